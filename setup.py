@@ -1,0 +1,50 @@
+"""Builds the native parts beside the Python modules that own them; everything else is in pyproject.toml."""
+
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+WARNINGS = ["-std=c11", "-O2", "-Wall", "-Wextra", "-Wshadow", "-Wconversion", "-Werror"]
+
+
+class BuildNative(build_ext):
+    """Build extension modules as usual; an `Extension` named `….bin` becomes a stand-alone program."""
+
+    def get_ext_filename(self, fullname: str) -> str:
+        path = super().get_ext_filename(fullname)
+        if fullname.endswith(".bin"):
+            return str(Path(*fullname.split(".")[:-1]))
+        return path
+
+    def build_extension(self, ext: Extension) -> None:
+        if not ext.name.endswith(".bin"):
+            super().build_extension(ext)
+            return
+        target = Path(self.get_ext_fullpath(ext.name))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        objects = self.compiler.compile(
+            ext.sources, output_dir=self.build_temp, extra_postargs=ext.extra_compile_args, depends=ext.depends
+        )
+        self.compiler.link_executable(
+            objects, target.name, output_dir=str(target.parent), libraries=ext.libraries
+        )
+
+
+setup(
+    cmdclass={"build_ext": BuildNative},
+    ext_modules=[
+        Extension(
+            "testbed.links.delayline.delayline.bin",
+            sources=sorted(str(path) for path in Path("testbed/links/delayline").glob("*.c")),
+            depends=sorted(str(path) for path in Path("testbed/links/delayline").glob("*.h")),
+            extra_compile_args=[*WARNINGS, "-D_GNU_SOURCE"],
+            libraries=["pthread", "m"],
+        ),
+        Extension(
+            "agents._pacer",
+            sources=["agents/_pacer.c"],
+            extra_compile_args=["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-Wno-cast-function-type", "-D_GNU_SOURCE"],
+        ),
+    ],
+)

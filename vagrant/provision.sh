@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# Set up a Debian 12 machine, or the Vagrant box, to run the testbed. Safe to run again: what is there is left alone.
+#
+#   vagrant/provision.sh          what `testbed run` needs
+#   vagrant/provision.sh --dev    the tests' and linters' needs as well
+set -euo pipefail
+
+usage() { sed -n '2,6s/^# \{0,1\}//p' "$0"; }
+
+extras=""
+for argument in "$@"; do
+    case "$argument" in
+        --dev) extras="[dev]" ;;
+        -h | --help) usage; exit 0 ;;
+        *) echo "provision.sh: unknown option $argument (there is --dev)" >&2; exit 2 ;;
+    esac
+done
+if [ "$(id -u)" -ne 0 ]; then
+    echo "provision.sh: needs root, to install packages: run it as root or with sudo" >&2
+    exit 2
+fi
+if [ ! -x /usr/bin/apt-get ]; then
+    echo "provision.sh: needs a Debian 12 system with apt-get" >&2
+    exit 2
+fi
+
+project=$(cd "$(dirname "$(readlink -f "$0")")/.." && pwd)
+venv=/opt/testbed/venv
+# Debian's mininet is a module of Debian's python3 only, so another python3 earlier on PATH must not be taken.
+python=/usr/bin/python3
+packages=(sudo mininet iproute2 ethtool tcpdump iputils-ping util-linux procps
+    gcc libc6-dev python3 python3-dev python3-venv)
+
+missing=()
+for package in "${packages[@]}"; do
+    dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null | grep -qx installed || missing+=("$package")
+done
+if [ "${#missing[@]}" -gt 0 ]; then
+    echo "provision.sh: installing ${missing[*]}"
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get update -qq
+    # No recommended packages: mininet's would bring a switch daemon that the testbed does not use.
+    apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+fi
+
+if [ ! -x "$venv/bin/python" ]; then
+    echo "provision.sh: making the virtual environment $venv"
+    mkdir -p "$(dirname "$venv")"
+    "$python" -m venv --system-site-packages "$venv"
+fi
+
+# Installing takes a while even when nothing changed, so what was installed is written down and compared.
+wanted=$(cd "$project" && {
+    echo "$project $extras"
+    "$venv/bin/python" --version
+    sha256sum pyproject.toml setup.py
+    find agents aggregator scheduler testbed -name '*.[ch]' -type f -print0 | sort -z | xargs -0r sha256sum
+})
+built() { [ -x "$project/testbed/links/delayline/delayline" ] && compgen -G "$project/agents/_pacer*.so" >/dev/null; }
+if ! built || [ "$(cat "$venv/testbed-installed" 2>/dev/null)" != "$wanted" ]; then
+    echo "provision.sh: installing the project into $venv"
+    rm -f "$venv/testbed-installed"
+    "$venv/bin/python" -m pip install --quiet --editable "$project$extras"
+    printf '%s\n' "$wanted" >"$venv/testbed-installed"
+fi
+
+# Wrappers, not symbolic links: through a link the interpreter would not find its virtual environment.
+wrap() {
+    printf '#!/bin/sh\nexec %s "$@"\n' "$2" >"$1"
+    chmod 755 "$1"
+}
+wrap /usr/local/bin/testbed "$venv/bin/testbed"
+if [ -d /vagrant ] && id vagrant >/dev/null 2>&1; then
+    wrap /usr/local/bin/python "$venv/bin/python"
+fi
+echo "provision.sh: ready: $(command -v testbed || echo /usr/local/bin/testbed)"
