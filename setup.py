@@ -24,11 +24,12 @@ class BuildNative(build_ext):
         target = Path(self.get_ext_fullpath(ext.name))
         target.parent.mkdir(parents=True, exist_ok=True)
         objects = self.compiler.compile(
-            ext.sources, output_dir=self.build_temp, extra_postargs=ext.extra_compile_args, depends=ext.depends
+            ext.sources,
+            output_dir=self.build_temp,
+            extra_postargs=ext.extra_compile_args,
+            depends=ext.depends,
         )
-        self.compiler.link_executable(
-            objects, target.name, output_dir=str(target.parent), libraries=ext.libraries
-        )
+        self.compiler.link_executable(objects, target.name, output_dir=str(target.parent), libraries=ext.libraries)
 
 
 setup(
@@ -44,7 +45,15 @@ setup(
         Extension(
             "agents._pacer",
             sources=["agents/_pacer.c"],
-            extra_compile_args=["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-Wno-cast-function-type", "-D_GNU_SOURCE"],
+            extra_compile_args=[
+                "-std=c11",
+                "-O2",
+                "-Wall",
+                "-Wextra",
+                "-Werror",
+                "-Wno-cast-function-type",
+                "-D_GNU_SOURCE",
+            ],
         ),
     ],
 )

@@ -1,4 +1,6 @@
 def main() -> int:
     return 0
+
+
 if __name__ == "__main__":
     raise SystemExit(main())

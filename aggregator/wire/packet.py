@@ -1,0 +1,165 @@
+"""The packets between hosts and edges, byte by byte as in docs/wire-format.md. The only parser in Python."""
+
+import struct
+import zlib
+from dataclasses import dataclass
+from enum import IntEnum
+
+MAGIC = 0x5442
+VERSION = 1
+HEADER_BYTES = 64
+VALUE_BYTES = 4
+ETHERNET_BYTES = 14
+IPV4_UDP_BYTES = 28
+FRAME_OVERHEAD_BYTES = ETHERNET_BYTES + IPV4_UDP_BYTES + HEADER_BYTES
+MAX_CONTRIBUTORS = 64
+CONTRIBUTION_PORT = 47000
+RESULT_PORT = 47001
+FLAG_BYPASSED = 1
+
+_HEADER = struct.Struct("!HBBBBBBIIIHHIIIB3xQQ4xI")
+_CHECKSUM = struct.Struct("!I")
+_CHECKSUM_AT = HEADER_BYTES - _CHECKSUM.size
+_NO_CHECKSUM = bytes(_CHECKSUM.size)
+
+
+class Kind(IntEnum):
+    CONTRIBUTION = 1
+    RESULT = 2
+    PROBE = 3
+
+
+class Reason(IntEnum):
+    """Why an edge sent a result."""
+
+    NONE = 0
+    COMPLETE = 1
+    TIMEOUT = 2
+    COLLISION = 3
+    PASSTHROUGH = 4
+
+
+class Refusal(IntEnum):
+    """Why a datagram is not one of ours, in the order of the checks."""
+
+    LENGTH = 1
+    MAGIC = 2
+    VERSION = 3
+    KIND = 4
+    CHECKSUM = 5
+
+
+class PacketError(ValueError):
+    """A datagram that a parser refuses; `refusal` says why."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(f"packet refused: bad {refusal.name.lower()}")
+        self.refusal = refusal
+
+
+@dataclass(slots=True)
+class Header:
+    """One packet's header; the field names are those of docs/wire-format.md."""
+
+    kind: Kind
+    source: int
+    job: int
+    epoch: int
+    round: int
+    shard: int
+    chunk: int
+    value_count: int
+    number: int = 0
+    contributors: int = 1
+    bitmap: int = 0
+    flags: int = 0
+    reason: Reason = Reason.NONE
+    trailing_edge: int = 0
+    number_format: int = 0
+    tag: int = 0
+
+
+def frame_bytes(value_count: int) -> int:
+    """On-wire bytes of the Ethernet frame that carries `value_count` values."""
+    return FRAME_OVERHEAD_BYTES + VALUE_BYTES * value_count
+
+
+def values_per_frame(mtu_bytes: int) -> int:
+    """The most values that one frame carries at an MTU of `mtu_bytes`."""
+    return (mtu_bytes - IPV4_UDP_BYTES - HEADER_BYTES) // VALUE_BYTES
+
+
+def write_packet(out: memoryview, header: Header, payload: memoryview | bytes) -> int:
+    """Write header, payload and checksum to the start of `out`; returns the datagram's bytes.
+
+    `payload` is a bytes-like object of 4 × `header.value_count` bytes: little-endian values.
+    """
+    size = HEADER_BYTES + VALUE_BYTES * header.value_count
+    _HEADER.pack_into(
+        out,
+        0,
+        MAGIC,
+        VERSION,
+        header.kind,
+        header.flags,
+        header.reason,
+        header.source,
+        header.contributors,
+        header.job,
+        header.epoch,
+        header.round,
+        header.shard,
+        header.value_count,
+        header.chunk,
+        header.number,
+        header.trailing_edge,
+        header.number_format,
+        header.bitmap,
+        header.tag,
+        0,
+    )
+    out[HEADER_BYTES:size] = payload
+    _CHECKSUM.pack_into(out, _CHECKSUM_AT, zlib.crc32(out[:size]))
+    return size
+
+
+def parse_packet(datagram: memoryview) -> Header:
+    """Check a whole datagram and return its header; the payload is `datagram[HEADER_BYTES:]`.
+
+    Raises PacketError for anything that is not a well-formed packet of this version.
+    """
+    if len(datagram) < HEADER_BYTES:
+        raise PacketError(Refusal.LENGTH)
+    fields = _HEADER.unpack_from(datagram)
+    magic, version, kind, flags, reason, source, contributors, job, epoch, round_, shard = fields[:11]
+    value_count, chunk, number, trailing_edge, number_format, bitmap, tag, checksum = fields[11:]
+    if magic != MAGIC:
+        raise PacketError(Refusal.MAGIC)
+    if version != VERSION:
+        raise PacketError(Refusal.VERSION)
+    if not Kind.CONTRIBUTION <= kind <= Kind.PROBE or reason > Reason.PASSTHROUGH:
+        raise PacketError(Refusal.KIND)
+    if len(datagram) != HEADER_BYTES + VALUE_BYTES * value_count:
+        raise PacketError(Refusal.LENGTH)
+    crc = zlib.crc32(datagram[:_CHECKSUM_AT])
+    crc = zlib.crc32(_NO_CHECKSUM, crc)
+    if zlib.crc32(datagram[HEADER_BYTES:], crc) != checksum:
+        raise PacketError(Refusal.CHECKSUM)
+    return Header(
+        kind=Kind(kind),
+        source=source,
+        job=job,
+        epoch=epoch,
+        round=round_,
+        shard=shard,
+        chunk=chunk,
+        value_count=value_count,
+        number=number,
+        contributors=contributors,
+        bitmap=bitmap,
+        flags=flags,
+        reason=Reason(reason),
+        trailing_edge=trailing_edge,
+        number_format=number_format,
+        tag=tag,
+    )
