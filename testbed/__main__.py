@@ -1,5 +1,22 @@
+"""The `testbed` command: `testbed …` and `python -m testbed …` are the same."""
+
+import sys
+
+
 def main() -> int:
-    return 0
+    """Run the command line; returns the exit code."""
+    try:
+        from testbed.cli import run_command_line  # noqa: PLC0415 (packages may be missing, which deserves one line)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] in {"testbed", "agents", "aggregator", "scheduler"}:
+            raise
+        print(
+            f"testbed: {sys.executable} has no module {error.name}: run vagrant/provision.sh once as root, "
+            "then use the command `testbed`",
+            file=sys.stderr,
+        )
+        return 2
+    return run_command_line()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,1 @@
+"""Multicast: which group carries which tree, and the planes that install the trees."""

@@ -1,0 +1,43 @@
+"""Argument types that several commands share: a bad value is refused with what it should have been."""
+
+import argparse
+import math
+from collections.abc import Callable
+
+
+def number(at_least: float | None = None, above: float | None = None) -> Callable[[str], float]:
+    """A finite number within bounds."""
+
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value) or (at_least is not None and value < at_least):
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number" + _bound(at_least, above))
+        if above is not None and value <= above:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number" + _bound(at_least, above))
+        return value
+
+    return parse
+
+
+def whole_number(at_least: int) -> Callable[[str], int]:
+    """A whole number of at least `at_least`."""
+
+    def parse(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = at_least - 1
+        if value < at_least:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {at_least}")
+        return value
+
+    return parse
+
+
+def _bound(at_least: float | None, above: float | None) -> str:
+    if above is not None:
+        return f" above {above:g}"
+    return "" if at_least is None else f" of at least {at_least:g}"

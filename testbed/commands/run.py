@@ -1,0 +1,78 @@
+"""`testbed run`: the whole experiment."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from testbed.commands.arguments import number, whole_number
+from testbed.run.experiment import run_experiment
+from testbed.run.settings import RunSettings
+from testbed.run.summary import passed, print_table
+from testbed.scale import Scale
+
+
+def add_parser(commands: Any) -> None:
+    defaults = RunSettings()
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "run",
+        help="build the network, train over it, measure",
+        description="Build the emulated network, train the islands over it by the policy's schedule, and check and "
+        "measure everything. Needs root. Times, rates and sizes are given, and printed, at full size.",
+        epilog="example: sudo testbed run --policy triangles --memory-gb 0 --rounds 20 --json",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    option = parser.add_argument
+    option("--topology", default=defaults.topology, metavar="NAME|FILE", help="built-in topology or a topology file")
+    option("--policy", default=defaults.policy, metavar="NAME", help="all-to-all, triangles, pairs or regional")
+    option("--memory-gb", type=number(at_least=0), default=defaults.memory_gb, help="memory of each aggregator")
+    option("--payload-gb", type=number(above=0), default=defaults.payload_gb, help="what each island sends per round")
+    option("--rounds", type=whole_number(1), default=defaults.rounds, help="how many rounds to run")
+    option("--workload", default=defaults.workload, metavar="NAME", help="what is trained: digits or synthetic")
+    option(
+        "--rate-scale",
+        type=number(above=0),
+        default=defaults.scale.rate_scale,
+        help="factor on rates, payload and memory, so that they fit this machine",
+    )
+    option(
+        "--time-dilation",
+        type=number(at_least=1),
+        default=defaults.scale.time_dilation,
+        help="factor on all times, for slow machines; results are printed undilated",
+    )
+    option("--links", choices=("auto", "delayline"), default=defaults.links, help="how links are emulated")
+    option("--multicast", choices=("auto", "direct"), default=defaults.multicast, help="who installs the trees")
+    option("--engine", default=defaults.engine, metavar="NAME", help="the aggregator's engine")
+    option("--seed", type=whole_number(0), default=defaults.seed, help="seed of everything random")
+    option("--out", type=Path, metavar="DIR", help="the run directory (default: runs/<UTC time>-<policy>)")
+    option("--strict", action="store_true", help="exit 1 also when the median round is more than 5 %% off its plan")
+    option("--json", action="store_true", help="print one JSON document instead of the table")
+    parser.set_defaults(execute=execute)
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    settings = RunSettings(
+        topology=arguments.topology,
+        policy=arguments.policy,
+        memory_gb=arguments.memory_gb,
+        payload_gb=arguments.payload_gb,
+        rounds=arguments.rounds,
+        workload=arguments.workload,
+        scale=Scale(arguments.rate_scale, arguments.time_dilation),
+        links=arguments.links,
+        multicast=arguments.multicast,
+        engine=arguments.engine,
+        seed=arguments.seed,
+        out=arguments.out,
+        strict=arguments.strict,
+    )
+    # With --json, standard output is for the document alone.
+    summary = run_experiment(settings, Console(stderr=arguments.json, highlight=False, soft_wrap=True))
+    if arguments.json:
+        print(json.dumps(summary, indent=2))
+    else:
+        print_table(Console(), summary)
+    return 0 if passed(summary, arguments.strict) else 1

@@ -1,0 +1,62 @@
+"""Doing things inside another process's network namespace."""
+
+import ctypes
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pyroute2 import IPRoute
+
+_CLONE_NEWNET = 0x40000000
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _set_namespace(descriptor: int) -> None:
+    if _libc.setns(descriptor, _CLONE_NEWNET) != 0:
+        error = ctypes.get_errno()
+        raise OSError(error, f"entering a network namespace: {os.strerror(error)}")
+
+
+@contextmanager
+def entered(pid: int) -> Iterator[None]:
+    """Run the body in the network namespace of process `pid`: sockets opened there stay there.
+
+    Moves the calling thread only. Raises OSError.
+    """
+    # The way back is kept open: a look-up of it from inside the other namespace may be denied.
+    own = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        other = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            _set_namespace(other)
+        finally:
+            os.close(other)
+        try:
+            yield
+        finally:
+            _set_namespace(own)
+    finally:
+        os.close(own)
+
+
+def new_namespace() -> None:
+    """Move the calling thread into a new network namespace, which ends with its last user. Raises OSError."""
+    if _libc.unshare(_CLONE_NEWNET) != 0:
+        error = ctypes.get_errno()
+        raise OSError(error, f"making a network namespace: {os.strerror(error)}")
+
+
+@contextmanager
+def netlink(pid: int) -> Iterator[IPRoute]:
+    """A netlink socket in the network namespace of process `pid`."""
+    with entered(pid):
+        socket = IPRoute()
+    with socket:
+        yield socket
+
+
+def write_sysctls(settings: dict[str, str]) -> None:
+    """Set `net.…` sysctls (dotted names without `net.`) of the namespace the calling thread is in. Raises OSError."""
+    for name, value in settings.items():
+        with open("/proc/sys/net/" + name.replace(".", "/"), "w", encoding="ascii") as file:
+            file.write(value)

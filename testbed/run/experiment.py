@@ -1,0 +1,200 @@
+"""One experiment from its settings to its summary: plan, build, prove, run, measure, clean up."""
+
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+
+from agents.workloads.interface import Workload
+from agents.workloads.registry import load_workload
+from aggregator.engines import check_engine
+from scheduler.plan import Plan, plan_to_json
+from scheduler.planner import plan as make_plan
+from scheduler.topology import Topology
+from testbed.errors import TestbedError
+from testbed.links.interface import Link, LinkKind
+from testbed.links.kinds import choose_link_kind
+from testbed.multicast.interface import MulticastPlane
+from testbed.multicast.planes import choose_plane
+from testbed.network import naming
+from testbed.network.emulated import build_network, emulated_links
+from testbed.run.accounting import link_loads, planned_bytes
+from testbed.run.frames import Framing, frame_payload
+from testbed.run.machine import check_machine
+from testbed.run.probing import probe_trees
+from testbed.run.processes import Fleet
+from testbed.run.program import Epoch, make_epoch
+from testbed.run.rounds import TRAINING_TIMEOUT_S, RoundRecord, run_rounds
+from testbed.run.rundir import RunDirectory, check_run_directory, make_run_directory
+from testbed.run.settings import RunSettings
+from testbed.run.startup import StartUp, announce_epoch, memory_budget, start_processes
+from testbed.run.state import RunState, mark_run, new_run, release_run
+from testbed.run.summary import Outcome, summarise
+from testbed.topology import load_topology, topology_to_json
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Everything decided before the machine is touched."""
+
+    settings: RunSettings
+    topology: Topology
+    plan: Plan
+    framing: Framing
+    epoch: Epoch
+    workload: Workload
+    links: tuple[Link, ...]
+    link_kind: LinkKind
+    plane: MulticastPlane
+
+
+def run_experiment(settings: RunSettings, console: Console) -> dict[str, Any]:
+    """Run one experiment and return its summary; progress goes to `console`.
+
+    Raises TestbedError for bad input or an unfit machine, before anything is changed; RunFailed when the run cannot go
+    on. Whatever happens, nothing of the run is left but its directory.
+    """
+    prepared = prepare(settings)
+    console.print(
+        f"plan: {settings.policy} on {prepared.topology.name}, {settings.memory_gb:g} GB: "
+        f"T = {prepared.plan.round_time_ms:.1f} ms; links {prepared.link_kind.name}, multicast {prepared.plane.name}"
+    )
+    run_dir = make_run_directory(settings.out, settings.policy)
+    with _marked_run(run_dir) as state:
+        run_dir.manifest(settings, state.run_id, topology_to_json(prepared.topology), plan_to_json(prepared.plan))
+        run_dir.event("planned", policy=settings.policy, round_time_ms=prepared.plan.round_time_ms)
+        summary = _run(prepared, state, run_dir, console)
+        run_dir.summary(summary)
+        return summary
+
+
+def prepare(settings: RunSettings) -> Prepared:
+    """Check the settings against everything there is. Raises TestbedError or SchedulerError; changes nothing."""
+    topology = load_topology(settings.topology)
+    naming.check_names(topology)
+    workload = load_workload(settings.workload)
+    check_engine(settings.engine)
+    check_run_directory(settings.out)
+    plan = make_plan(topology, settings.policy, memory_gb=settings.memory_gb, payload_gb=settings.payload_gb)
+    if not plan.feasible:
+        raise TestbedError(f"policy {settings.policy} cannot run with {settings.memory_gb:g} GB: {plan.reason}")
+    framing = frame_payload(settings.scale.size_bytes(settings.payload_gb))
+    needed = sum(tensor.values for tensor in workload.tensors(framing.values))
+    if needed > framing.values:
+        raise TestbedError(
+            f"workload {settings.workload} has {needed} values, but a payload of {settings.payload_gb:g} GB at rate "
+            f"scale {settings.scale.rate_scale:g} carries {framing.values}; raise --payload-gb or --rate-scale"
+        )
+    epoch = make_epoch(0, plan, topology, framing, settings.scale)
+    links = emulated_links(topology, settings.scale, settings.seed)
+    check_machine(3 * len(topology.islands) + len(topology.transits))
+    link_kind = choose_link_kind(settings.links, links)
+    plane = choose_plane(settings.multicast, topology, epoch.trees.values())
+    return Prepared(settings, topology, plan, framing, epoch, workload, links, link_kind, plane)
+
+
+@contextmanager
+def _marked_run(run_dir: RunDirectory) -> Iterator[RunState]:
+    """Mark the run on the machine; on the way out nothing of it remains, however it ended."""
+    state = new_run()
+    try:
+        mark_run(state, run_dir.path)
+        yield state
+    finally:
+        # The user's second Ctrl-C must not stop the clean-up that the first one started.
+        previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        release_run(state.run_id)
+        run_dir.give_to_caller()
+        signal.signal(signal.SIGINT, previous)
+
+
+def _run(prepared: Prepared, state: RunState, run_dir: RunDirectory, console: Console) -> dict[str, Any]:
+    settings, topology, epoch = prepared.settings, prepared.topology, prepared.epoch
+    began = time.monotonic()
+    with ExitStack() as undo:
+        network = build_network(topology, prepared.links, prepared.link_kind, state.run_id)
+        undo.callback(network.close)
+        built = time.monotonic()
+        plane = prepared.plane.start(topology, network.pids)
+        undo.callback(plane.close)
+        plane.install(epoch.trees.values())
+        console.print(
+            f"network: {len(network.pids)} nodes and {len(prepared.links)} links in {built - began:.2f} s, "
+            f"{len(set(epoch.trees.values()))} trees in {(time.monotonic() - built) * 1e3:.0f} ms"
+        )
+        run_dir.event("network_built", nodes=len(network.pids), links=len(prepared.links))
+
+        fleet = Fleet(run_dir.logs)
+        undo.callback(fleet.stop)
+        start_up = StartUp(topology, epoch, prepared.framing, prepared.workload, settings, network, state, run_dir.logs)
+        started = start_processes(fleet, start_up)
+        announce_epoch(fleet, start_up)
+        run_dir.event("processes_started")
+        paths = probe_trees(fleet, epoch, topology, settings.scale)
+        worst = max(paths, key=lambda path: abs(path.measured_ms - path.planned_ms), default=None)
+        worst_text = f", worst delay error {abs(worst.measured_ms - worst.planned_ms):.2f} ms" if worst else ""
+        console.print(
+            f"ready: {len(paths)} multicast paths proven by probes{worst_text}; "
+            f"{time.monotonic() - began:.1f} s from start"
+        )
+        run_dir.event("probed", paths=[vars(path) for path in paths])
+
+        counters_before = network.links.counters()
+        records = run_rounds(
+            fleet,
+            epoch,
+            started.areas,
+            settings.rounds,
+            settings.scale.time_dilation,
+            lambda record: _report_round(record, prepared, run_dir, console),
+        )
+        counters_after = network.links.counters()
+        fleet.send(fleet.of("trainer"), "evaluate")
+        evaluated = fleet.gather(fleet.of("trainer"), "evaluated", TRAINING_TIMEOUT_S * settings.scale.time_dilation)
+        planned = planned_bytes(epoch, topology, prepared.framing, [record.phase for record in records])
+        run_dir.rounds(records, settings.scale)
+        run_dir.event("finished", rounds=len(records))
+        return summarise(
+            Outcome(
+                settings=settings,
+                epoch=epoch,
+                records=records,
+                loads=link_loads(planned, counters_before, counters_after),
+                evaluations={process.island: message["metrics"] for process, message in evaluated.items()},
+                memory=memory_budget(topology, settings, prepared.framing),
+                links_kind=prepared.link_kind.name,
+                multicast_plane=prepared.plane.name,
+                run_dir=str(run_dir.path),
+                warnings=started.warnings,
+            )
+        )
+
+
+def _report_round(record: RoundRecord, prepared: Prepared, run_dir: RunDirectory, console: Console) -> None:
+    scale, rounds = prepared.settings.scale, prepared.settings.rounds
+    expected, delivered = record.total("expected"), record.total("delivered")
+    verdict = "sums exact" if record.exact else "SUMS WRONG"
+    verdict += ", digests equal" if record.digests_equal else ", DIGESTS DIFFER"
+    console.print(
+        f"round {record.number + 1:>{len(str(rounds))}}/{rounds}: "
+        f"{scale.undilated_ms(record.completion_ns):.1f} ms of {scale.undilated_ms(record.planned_ns):.1f} "
+        f"+ {scale.undilated_ms(record.packetisation_ns):.1f}, ratio {record.ratio:.3f}, "
+        f"{delivered} of {expected} contributions, {verdict}"
+    )
+    run_dir.event(
+        "round",
+        round=record.number,
+        epoch=record.epoch,
+        phase=record.phase,
+        start_ns=record.start_ns,
+        completion_ns=record.completion_ns,
+        exact=record.exact,
+        digests_equal=record.digests_equal,
+        done=record.done,
+        retired=record.retired,
+        applied=record.applied,
+    )

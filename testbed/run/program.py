@@ -1,0 +1,115 @@
+"""A plan in the terms of run control: what each process has to do in each phase of an epoch."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from scheduler.plan import Plan, RoundPlan
+from scheduler.topology import Topology
+from testbed.multicast.groups import Tree, allocate_trees
+from testbed.network import naming
+from testbed.run.frames import Framing, packetisation_ms
+from testbed.scale import Scale
+
+# A slot is given up this long after the whole round could have passed since its first contribution.
+DEADLINE_SLACK_MS = 200.0
+# Hosts give a round up when every slot of every edge has certainly been evicted and sent on.
+GIVE_UP_SLACK_MS = 500.0
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One place in the schedule, in emulated time."""
+
+    cliques: tuple[tuple[str, ...], ...]
+    planned_ns: int
+    packetisation_ns: int
+    deadline_ns: int
+    give_up_ns: int
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """A schedule in force: its phases, the period between the starts of two rounds, and its trees."""
+
+    number: int
+    plan: Plan
+    period_ns: int
+    phases: tuple[Phase, ...]
+    trees: Mapping[tuple[int, str], Tree]
+    island_ids: Mapping[str, int]
+    scale: Scale
+
+    def phase_of(self, round_number: int) -> int:
+        return round_number % len(self.phases)
+
+    def clique_of(self, phase: int, island: str) -> tuple[str, ...]:
+        """The clique of an island in a phase; an idle island is alone."""
+        return next((clique for clique in self.phases[phase].cliques if island in clique), (island,))
+
+    def members(self, phase: int, island: str) -> int:
+        """The clique of an island as a bitmap."""
+        return sum(1 << self.island_ids[member] for member in self.clique_of(phase, island))
+
+    def expected(self, phase: int, island: str) -> int:
+        """The contributors whose streams come to an island, as a bitmap."""
+        return self.members(phase, island) & ~(1 << self.island_ids[island])
+
+    def edge_message(self, island: str) -> dict[str, Any]:
+        """The `epoch` message of an island's edge."""
+        sources = {
+            tree.group: naming.host_address(self.island_ids[tree.source])
+            for tree in self.trees.values()
+            if island in tree.receivers
+        }
+        return {
+            "epoch": self.number,
+            "groups": [{"group": group, "source": source} for group, source in sorted(sources.items())],
+            "phases": [
+                {"expected": self.expected(number, island), "deadline_ns": phase.deadline_ns}
+                for number, phase in enumerate(self.phases)
+            ],
+        }
+
+    def data_plane_message(self, island: str) -> dict[str, Any]:
+        """The `epoch` message of an island's data plane."""
+        phases = []
+        for number, planned in enumerate(self.plan.rounds):
+            flow = next((flow for flow in planned.flows if flow.source == island), None)
+            phases.append(
+                {
+                    "group": self.trees[number, island].group if flow else None,
+                    "offset_ns": self.scale.emulated_ns(flow.offset_ms) if flow else 0,
+                    "duration_ns": self.scale.emulated_ns(flow.duration_ms) if flow else 0,
+                    "expected": self.expected(number, island),
+                }
+            )
+        return {"epoch": self.number, "phases": phases}
+
+    def trainer_message(self, island: str, scale_exponents: list[int]) -> dict[str, Any]:
+        """The `epoch` message of an island's trainer."""
+        return {
+            "epoch": self.number,
+            "scale_exponents": scale_exponents,
+            "phases": [{"members": self.members(number, island)} for number in range(len(self.phases))],
+        }
+
+
+def make_epoch(number: int, plan: Plan, topology: Topology, framing: Framing, scale: Scale) -> Epoch:
+    """The epoch that runs `plan`. Raises TestbedError if its trees cannot have groups."""
+    island_ids = {island.id: island_id for island_id, island in enumerate(topology.islands)}
+    phases = tuple(_phase(planned, topology, framing, scale) for planned in plan.rounds)
+    trees = allocate_trees(plan, island_ids)
+    return Epoch(number, plan, scale.emulated_ns(plan.round_time_ms), phases, trees, island_ids, scale)
+
+
+def _phase(planned: RoundPlan, topology: Topology, framing: Framing, scale: Scale) -> Phase:
+    packetisation = packetisation_ms(planned, topology, scale, framing.full_frame_bytes)
+    deadline_ms = planned.round_time_ms + packetisation + DEADLINE_SLACK_MS
+    return Phase(
+        cliques=planned.cliques,
+        planned_ns=scale.emulated_ns(planned.round_time_ms),
+        packetisation_ns=scale.emulated_ns(packetisation),
+        deadline_ns=scale.emulated_ns(deadline_ms),
+        give_up_ns=scale.emulated_ns(planned.round_time_ms + deadline_ms + GIVE_UP_SLACK_MS),
+    )

@@ -1,0 +1,27 @@
+"""What a run was asked to do."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from testbed.scale import Scale
+
+REFERENCE_PAYLOAD_GB = 1.692  # fitted, together with the delays of nine-city
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """Every setting of a run; the defaults are the main job. `out` is the run directory, None: one is made."""
+
+    topology: str = "nine-city"
+    policy: str = "all-to-all"
+    memory_gb: float = 32.0
+    payload_gb: float = REFERENCE_PAYLOAD_GB
+    rounds: int = 20
+    workload: str = "digits"
+    scale: Scale = field(default_factory=Scale)
+    links: str = "auto"
+    multicast: str = "auto"
+    engine: str = "numpy"
+    seed: int = 1
+    out: Path | None = None
+    strict: bool = False

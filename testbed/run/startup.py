@@ -1,0 +1,178 @@
+"""Starting a run's processes and telling them what they need to know (docs/run-control.md)."""
+
+import math
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agents.exchange_area import ExchangeArea, map_exchange_area
+from agents.workloads.interface import Workload
+from scheduler.topology import Topology
+from testbed.network import naming
+from testbed.network.emulated import EmulatedNetwork
+from testbed.run.frames import Framing
+from testbed.run.processes import Fleet, Process, spawn
+from testbed.run.program import Epoch
+from testbed.run.rounds import ANSWER_TIMEOUT_S, TRAINING_TIMEOUT_S
+from testbed.run.settings import RunSettings
+from testbed.run.state import RunState
+
+EXCHANGE_DEPTH = 4  # rounds that an exchange area holds: the one on its way, and those being checked
+MEMORY_FLOOR_MS = 5.0
+MEMORY_FLOOR_SLOTS = 32
+SHARD = 0  # of the only host of each island
+
+_MODULES = {"edge": "aggregator.edge", "dataplane": "agents.dataplane", "trainer": "agents.trainer"}
+
+
+@dataclass(frozen=True)
+class StartUp:
+    """All that the processes of a run are started from."""
+
+    topology: Topology
+    epoch: Epoch
+    framing: Framing
+    workload: Workload
+    settings: RunSettings
+    network: EmulatedNetwork
+    state: RunState
+    log_dir: Path
+
+
+@dataclass(frozen=True)
+class Started:
+    """The exchange areas by island id, and what the user should know about the processes."""
+
+    areas: list[ExchangeArea]
+    warnings: list[str]
+
+
+@dataclass(frozen=True)
+class MemoryBudget:
+    """Slots of an edge: the memory of the plan, and the floor on top of it (packets are discrete, clocks jitter)."""
+
+    budget_slots: int
+    floor_slots: int
+    slot_bytes: int
+
+    @property
+    def slots(self) -> int:
+        return self.budget_slots + self.floor_slots
+
+
+def memory_budget(topology: Topology, settings: RunSettings, framing: Framing) -> MemoryBudget:
+    """The memory of every edge: M · rate_scale, plus max(5 ms of line rate, 32 slots)."""
+    slot_bytes = framing.full_frame_bytes
+    line_rate_gbps = max(island.access_down_gbps for island in topology.islands)
+    floor_ns = settings.scale.emulated_ns(MEMORY_FLOOR_MS)
+    floor_bytes = settings.scale.rate_bps(line_rate_gbps) * floor_ns / 8e9
+    return MemoryBudget(
+        budget_slots=settings.scale.size_bytes(settings.memory_gb) // slot_bytes,
+        floor_slots=max(math.ceil(floor_bytes / slot_bytes), MEMORY_FLOOR_SLOTS),
+        slot_bytes=slot_bytes,
+    )
+
+
+def start_processes(fleet: Fleet, start_up: StartUp) -> Started:
+    """Start an edge, a data plane and a trainer per island and set them up. Raises RunFailed."""
+    names = [island.id for island in start_up.topology.islands]
+    start_up.workload.prepare(start_up.state.memory, start_up.settings.seed, names)
+    areas = [_make_area(start_up, name) for name in names]
+    for name in names:
+        pids = {
+            "edge": start_up.network.pids[naming.edge_name(name)],
+            "dataplane": start_up.network.pids[naming.host_name(name)],
+            "trainer": None,
+        }
+        for role, module in _MODULES.items():
+            fleet.add(spawn(role, module, name, pids[role], start_up.state.run_id, start_up.log_dir))
+    for role in _MODULES:
+        processes = fleet.of(role)
+        fleet.send_each({process: _set_up(start_up, process) for process in processes}, "setup")
+    everyone = [process for role in _MODULES for process in fleet.of(role)]
+    hellos = fleet.gather(everyone, "hello", TRAINING_TIMEOUT_S)
+    warnings = []
+    if not all(message["realtime"] for process, message in hellos.items() if process.role != "trainer"):
+        warnings.append("real-time priority is not allowed here: hosts and edges may be late")
+    return Started(areas, warnings)
+
+
+def announce_epoch(fleet: Fleet, start_up: StartUp) -> None:
+    """Tell all processes about the epoch; on return the edges have joined every group. Raises RunFailed."""
+    epoch = start_up.epoch
+    largest = max(len(clique) for phase in epoch.phases for clique in phase.cliques)
+    exponents = start_up.workload.scale_exponents(largest)
+    for role in _MODULES:
+        messages = {process: _epoch_message(epoch, process, exponents) for process in fleet.of(role)}
+        fleet.send_each(messages, "epoch")
+    everyone = [process for role in _MODULES for process in fleet.of(role)]
+    fleet.gather(everyone, "epoch_ready", ANSWER_TIMEOUT_S * start_up.settings.scale.time_dilation)
+
+
+def _epoch_message(epoch: Epoch, process: Process, scale_exponents: list[int]) -> Mapping[str, Any]:
+    if process.role == "edge":
+        return epoch.edge_message(process.island)
+    if process.role == "dataplane":
+        return epoch.data_plane_message(process.island)
+    return epoch.trainer_message(process.island, scale_exponents)
+
+
+def _set_up(start_up: StartUp, process: Process) -> dict[str, Any]:
+    """The `setup` message of one process."""
+    island, framing, settings = process.island, start_up.framing, start_up.settings
+    island_ids = start_up.epoch.island_ids
+    island_id = island_ids[island]
+    common = {
+        "island": island,
+        "island_id": island_id,
+        "job": zlib.crc32(start_up.state.run_id.encode()),
+        "values_per_chunk": framing.values_per_chunk,
+    }
+    area = {"exchange_area": str(_area_path(start_up, island)), "depth": EXCHANGE_DEPTH}
+    if process.role == "edge":
+        line_rate_gbps = start_up.topology.islands[island_id].access_down_gbps
+        return common | {
+            "shard_values": [framing.values],
+            "host_addresses": [naming.host_address(island_id)],
+            "address": naming.edge_address(island_id),
+            "interface": naming.EDGE_BRIDGE,
+            "contributors": {naming.host_address(number): number for number in island_ids.values()},
+            "slots": memory_budget(start_up.topology, settings, framing).slots,
+            "engine": settings.engine,
+            "line_rate_bps": settings.scale.rate_bps(line_rate_gbps),
+        }
+    if process.role == "dataplane":
+        return (
+            common
+            | area
+            | {
+                "islands": len(island_ids),
+                "shard": SHARD,
+                "shard_values": [framing.values],
+                "address": naming.host_address(island_id),
+                "interface": naming.HOST_TO_EDGE,
+            }
+        )
+    return (
+        common
+        | area
+        | {
+            "islands": list(island_ids),
+            "workload": settings.workload,
+            "workload_dir": str(start_up.state.memory),
+            "seed": settings.seed,
+            "values": framing.values,
+        }
+    )
+
+
+def _make_area(start_up: StartUp, island: str) -> ExchangeArea:
+    framing = start_up.framing
+    path = _area_path(start_up, island)
+    return map_exchange_area(path, EXCHANGE_DEPTH, framing.values, framing.values_per_chunk, create=True)
+
+
+def _area_path(start_up: StartUp, island: str) -> Path:
+    return start_up.state.memory / f"{island}.exchange"

@@ -1,0 +1,108 @@
+"""What a run leaves on the machine while it lives, marked with its id, and the removal of what a killed run left.
+
+A run has a state directory /run/testbed/ID with the identity of its main process, and shared memory in
+/dev/shm/testbed-ID. Each of its processes carries TESTBED_RUN=ID in its environment; namespaces and interfaces are
+unnamed and end with the processes in them. Nothing without the mark is ever touched.
+"""
+
+import json
+import os
+import secrets
+import shutil
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from testbed.run.processes import RUN_ID_VARIABLE
+
+STATE_ROOT = Path("/run/testbed")
+MEMORY_ROOT = Path("/dev/shm")
+_MEMORY_PREFIX = "testbed-"
+_KILL_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True)
+class RunState:
+    """A run's mark on the machine."""
+
+    run_id: str
+    directory: Path
+    memory: Path
+
+
+def new_run() -> RunState:
+    """A fresh id and its places; nothing is marked yet."""
+    run_id = secrets.token_hex(4)
+    return RunState(run_id, STATE_ROOT / run_id, MEMORY_ROOT / f"{_MEMORY_PREFIX}{run_id}")
+
+
+def mark_run(state: RunState, run_dir: Path) -> None:
+    """Mark this process, and all that it starts from here on, as the run's. Raises OSError."""
+    os.environ[RUN_ID_VARIABLE] = state.run_id
+    owner = {"pid": os.getpid(), "start_ticks": _start_ticks(os.getpid()), "run_dir": str(run_dir)}
+    # Renamed into place whole: a mark without its owner would look abandoned.
+    unfinished = STATE_ROOT / f".{state.run_id}"
+    unfinished.mkdir(parents=True)
+    (unfinished / "owner.json").write_text(json.dumps(owner), encoding="utf-8")
+    unfinished.rename(state.directory)
+    state.memory.mkdir(mode=0o700)
+
+
+def release_run(run_id: str) -> int:
+    """End every process of a run but this one, and remove what it left; returns the number of processes ended."""
+    ended: set[int] = set()
+    deadline = time.monotonic() + _KILL_TIMEOUT_S
+    while (pids := _marked_processes(run_id)) and time.monotonic() < deadline:
+        for pid in pids:
+            try:
+                os.kill(pid, signal.SIGKILL)
+                ended.add(pid)
+            except ProcessLookupError:
+                continue
+        time.sleep(0.02)
+    shutil.rmtree(MEMORY_ROOT / f"{_MEMORY_PREFIX}{run_id}", ignore_errors=True)
+    for directory in (STATE_ROOT / run_id, STATE_ROOT / f".{run_id}"):
+        shutil.rmtree(directory, ignore_errors=True)
+    if os.environ.get(RUN_ID_VARIABLE) == run_id:
+        del os.environ[RUN_ID_VARIABLE]
+    return len(ended)
+
+
+def abandoned_runs() -> list[str]:
+    """Ids of runs whose main process is gone."""
+    known = {path.name for path in STATE_ROOT.glob("[!.]*")}
+    known |= {path.name.removeprefix(_MEMORY_PREFIX) for path in MEMORY_ROOT.glob(_MEMORY_PREFIX + "*")}
+    return sorted(run_id for run_id in known if not _alive(run_id))
+
+
+def _alive(run_id: str) -> bool:
+    try:
+        owner = json.loads((STATE_ROOT / run_id / "owner.json").read_text(encoding="utf-8"))
+        return _start_ticks(owner["pid"]) == owner["start_ticks"]
+    except (OSError, ValueError, KeyError):
+        return False
+
+
+def _start_ticks(pid: int) -> int:
+    """When a process started, in clock ticks since boot: with its pid, its identity."""
+    stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+    return int(stat.rpartition(")")[2].split()[19])
+
+
+def _marked_processes(run_id: str) -> list[int]:
+    mark = f"{RUN_ID_VARIABLE}={run_id}".encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            if mark in (entry / "environ").read_bytes().split(b"\0") and not _is_zombie(entry):
+                found.append(int(entry.name))
+        except OSError:
+            continue  # it has just ended
+    return found
+
+
+def _is_zombie(process: Path) -> bool:
+    return (process / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "Z"

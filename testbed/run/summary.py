@@ -1,0 +1,199 @@
+"""The results of a run: the document of `run --json`, and the closing table for people."""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from testbed.run.accounting import LinkLoad
+from testbed.run.program import Epoch
+from testbed.run.rounds import RoundRecord
+from testbed.run.settings import RunSettings
+from testbed.run.startup import MemoryBudget
+from testbed.run.verification import measured_lifetime
+
+STRICT_RATIO = 0.05
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Everything that the summary is made from."""
+
+    settings: RunSettings
+    epoch: Epoch
+    records: Sequence[RoundRecord]
+    loads: Sequence[LinkLoad]
+    evaluations: Mapping[str, Mapping[str, float]]
+    memory: MemoryBudget
+    links_kind: str
+    multicast_plane: str
+    run_dir: str
+    warnings: Sequence[str]
+
+
+def summarise(outcome: Outcome) -> dict[str, Any]:
+    """The document of `run --json` (keys as in the docs); times undilated, sizes at full scale."""
+    records, scale, plan = outcome.records, outcome.settings.scale, outcome.epoch.plan
+    period = len(outcome.epoch.phases)
+    passes = [records[first : first + period] for first in range(0, len(records), period)]
+    # The longest completion of each pass; a last pass that was cut short would count its shorter rounds only.
+    whole_passes = [rounds for rounds in passes if len(rounds) == period] or passes
+    longest_ms = [scale.undilated_ms(max(record.completion_ns for record in rounds)) for rounds in whole_passes]
+    starts_ns = [record.start_ns for record in records]
+    periods_ms = [scale.undilated_ms(later - earlier) for earlier, later in pairwise(starts_ns)]
+    longest_phase = max(outcome.epoch.phases, key=lambda phase: phase.planned_ns + phase.packetisation_ns)
+    expected = sum(record.total("expected") for record in records)
+    delivered = sum(record.total("delivered") for record in records)
+    exact = all(record.exact for record in records)
+    digests_equal = all(record.digests_equal for record in records)
+    warnings = list(outcome.warnings)
+    lost = expected - delivered
+    if lost:
+        warnings.append(f"{lost} contributions were lost")
+    if not exact:
+        warnings.append("an applied sum differs from the sum of what was sent")
+    if not digests_equal:
+        warnings.append("members of a clique ended a round with different parameters")
+    wrong_loads = [load for load in outcome.loads if not load.ok]
+    if wrong_loads and not lost:
+        worst = max(wrong_loads, key=lambda load: abs(load.measured_bytes - load.planned_bytes))
+        warnings.append(
+            f"{len(wrong_loads)} link directions did not carry what was planned; the worst, "
+            f"{worst.source}>{worst.target}, carried {worst.measured_bytes} bytes of {worst.planned_bytes}"
+        )
+    return {
+        "policy": plan.policy,
+        "topology": plan.topology,
+        "workload": outcome.settings.workload,
+        "rounds": len(records),
+        "predicted": {
+            "round_time_ms": plan.round_time_ms,
+            "packetisation_ms": scale.undilated_ms(longest_phase.packetisation_ns),
+            "objective_ms": _finite(plan.objective_ms),
+            "mean_divergence_lifetime_rounds": _finite(plan.mean_divergence_lifetime_rounds),
+        },
+        "measured": {
+            "round_time_ms": _distribution(longest_ms),
+            "round_time_ratio": _distribution([record.ratio for record in records]),
+            "period_ms": statistics.median(periods_ms) if periods_ms else None,
+            "mean_divergence_lifetime_rounds": measured_lifetime([record.mixing for record in records], period),
+        },
+        "exact": exact,
+        "digests_equal": digests_equal,
+        "contributions": {"sent": expected, "delivered": delivered, "lost": lost, "repaired": 0},
+        "results": {
+            name: sum(record.total(name) for record in records) for name in ("complete", "partial", "bypassed")
+        },
+        "memory": _memory(outcome),
+        "send_lateness_us": _worst_lateness(records),
+        "links_kind": outcome.links_kind,
+        "multicast_plane": outcome.multicast_plane,
+        "aggregation": "edge",
+        "engine": outcome.settings.engine,
+        "accuracy": {name: values["accuracy"] for name, values in outcome.evaluations.items() if "accuracy" in values},
+        "links": [{**asdict(load), "ok": load.ok} for load in outcome.loads],
+        "run_dir": outcome.run_dir,
+        "warnings": warnings,
+    }
+
+
+def passed(summary: Mapping[str, Any], strict: bool) -> bool:
+    """Whether the run is within its own checks; with `strict`, the round time as well."""
+    on_time = abs(summary["measured"]["round_time_ratio"]["median"] - 1) <= STRICT_RATIO
+    counts_right = summary["contributions"]["lost"] == 0 and summary["exact"] and summary["digests_equal"]
+    loads_right = all(load["ok"] for load in summary["links"])
+    return bool(counts_right and loads_right and (on_time or not strict))
+
+
+def _memory(outcome: Outcome) -> dict[str, float]:
+    memory, scale = outcome.memory, outcome.settings.scale
+    peaks_gb = [peak for planned in outcome.epoch.plan.rounds for peak in planned.peak_memory_gb.values()]
+    high_water = max(
+        (int(report["high_water_slots"]) for record in outcome.records for report in record.retired.values()), default=0
+    )
+    return {
+        "planned_peak_gb": max(peaks_gb, default=0.0),
+        "measured_peak_gb": scale.full_size_gb(high_water * memory.slot_bytes),
+        "floor_used": max(high_water - memory.budget_slots, 0) / memory.floor_slots,
+    }
+
+
+def _worst_lateness(records: Sequence[RoundRecord]) -> dict[str, float]:
+    """The worst of all data planes' figures, round by round."""
+    reports = [report["send_lateness_us"] for record in records for report in record.done.values()]
+    sending = [report for report in reports if report is not None]
+    return {name: max((report[name] for report in sending), default=0.0) for name in ("median", "p99", "max")}
+
+
+def _distribution(values: Sequence[float]) -> dict[str, float]:
+    ordered = sorted(values)
+    p99 = ordered[math.ceil(0.99 * len(ordered)) - 1]
+    return {"median": statistics.median(ordered), "p99": p99, "max": ordered[-1]}
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def print_table(console: Console, summary: Mapping[str, Any]) -> None:
+    """The closing table."""
+    predicted, measured = summary["predicted"], summary["measured"]
+    table = Table(
+        title=f"{summary['policy']} on {summary['topology']}, {summary['rounds']} rounds", title_justify="left"
+    )
+    table.add_column("")
+    table.add_column("predicted", justify="right")
+    table.add_column("measured", justify="right")
+    times, ratio = measured["round_time_ms"], measured["round_time_ratio"]
+    table.add_row(
+        "round time T, ms", f"{predicted['round_time_ms']:.1f}", f"{times['median']:.1f} (max {times['max']:.1f})"
+    )
+    table.add_row("  of it packetisation, ms", f"+ {predicted['packetisation_ms']:.1f}", "")
+    table.add_row("round time ratio", "1", f"{ratio['median']:.3f} (p99 {ratio['p99']:.3f}, max {ratio['max']:.3f})")
+    table.add_row("period, ms", f"{predicted['round_time_ms']:.1f}", _number(measured["period_ms"]))
+    table.add_row(
+        "divergence lifetime A, rounds",
+        _number(predicted["mean_divergence_lifetime_rounds"], 3),
+        _number(measured["mean_divergence_lifetime_rounds"], 3),
+    )
+    memory = summary["memory"]
+    table.add_row(
+        "aggregator memory, GB",
+        f"{memory['planned_peak_gb']:.3f}",
+        f"{memory['measured_peak_gb']:.3f} (floor used {memory['floor_used']:.0%})",
+    )
+    contributions, results = summary["contributions"], summary["results"]
+    table.add_row("contributions delivered", str(contributions["sent"]), str(contributions["delivered"]))
+    table.add_row("  lost", "0", str(contributions["lost"]))
+    table.add_row("results complete / partial / bypassed", "", " / ".join(str(count) for count in results.values()))
+    table.add_row("sums exact", "yes", _yes(summary["exact"]))
+    table.add_row("digests equal in each clique", "yes", _yes(summary["digests_equal"]))
+    lateness = summary["send_lateness_us"]
+    table.add_row("send lateness, µs", "0", f"p99 {lateness['p99']:.0f}, max {lateness['max']:.0f}")
+    carried = [load for load in summary["links"] if load["planned_bytes"]]
+    error = max((abs(load["measured_bytes"] / load["planned_bytes"] - 1) for load in carried), default=0.0)
+    table.add_row("bytes on links, worst error", "0 %", f"{error:.2%}")
+    for island, accuracy in summary["accuracy"].items():
+        table.add_row(f"accuracy of {island}", "", f"{accuracy:.1%}")
+    console.print(table)
+    console.print(
+        f"links {summary['links_kind']}, multicast {summary['multicast_plane']}, aggregation {summary['aggregation']}, "
+        f"engine {summary['engine']}; results in {summary['run_dir']}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    for warning in summary["warnings"]:
+        console.print(f"warning: {warning}", highlight=False, soft_wrap=True)
+
+
+def _number(value: float | None, digits: int = 1) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "NO"
