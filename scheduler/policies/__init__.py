@@ -1,0 +1,9 @@
+"""The policies that come with the testbed, by name. `interface` says what a policy is."""
+
+from scheduler.policies.all_to_all import AllToAll
+from scheduler.policies.interface import Policy
+from scheduler.policies.pairs import Pairs
+from scheduler.policies.regional import Regional
+from scheduler.policies.triangles import Triangles
+
+NAMED: dict[str, type[Policy]] = {policy.name: policy for policy in (AllToAll, Triangles, Pairs, Regional)}
