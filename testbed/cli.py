@@ -6,7 +6,7 @@ import sys
 from types import FrameType
 from typing import NoReturn
 
-from scheduler.errors import SchedulerError
+from scheduler.errors import SchedulerError, SolverError
 from testbed.commands import clean, run, topology
 from testbed.errors import RunFailed, TestbedError
 from testbed.links.interface import LinkError
@@ -48,7 +48,7 @@ def run_command_line() -> int:
     except KeyboardInterrupt:
         print("testbed: interrupted; everything was cleaned up", file=sys.stderr)
         return EXIT_INTERRUPTED
-    except (TestbedError, SchedulerError, LinkError, MulticastError, RunFailed) as error:
+    except (TestbedError, SchedulerError, SolverError, LinkError, MulticastError, RunFailed) as error:
         if arguments.debug:
             raise
         print(f"testbed: {error}", file=sys.stderr)

@@ -8,7 +8,8 @@ from rich.console import Console
 from rich.table import Table
 
 from testbed.network.naming import core_pairs
-from testbed.topology import BUILT_IN, load_topology, topology_to_json
+from testbed.topology.files import topology_to_json
+from testbed.topology.load import BUILT_IN, load_topology
 
 
 def add_parser(commands: Any) -> None:

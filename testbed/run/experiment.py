@@ -34,7 +34,8 @@ from testbed.run.settings import RunSettings
 from testbed.run.startup import StartUp, announce_epoch, memory_budget, start_processes
 from testbed.run.state import RunState, mark_run, new_run, release_run
 from testbed.run.summary import Outcome, summarise
-from testbed.topology import load_topology, topology_to_json
+from testbed.topology.files import topology_to_json
+from testbed.topology.load import load_topology
 
 
 @dataclass(frozen=True)

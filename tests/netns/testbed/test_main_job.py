@@ -10,7 +10,7 @@ import pytest
 
 from agents.exchange_area import chunk_count
 from testbed.run.processes import pinned_environment, python_command
-from testbed.topology import load_topology
+from testbed.topology.load import load_topology
 from tests.netns.testbed.command import Finished, leftovers, run_json
 
 ISLANDS = 9
