@@ -5,7 +5,7 @@ class Pacer:
 
     The thread runs under SCHED_FIFO at `priority` where that is allowed (`realtime` says so; 0: not asked for), with a
     timer slack of 1 ns. All that is due goes into one sendmmsg. What the kernel refuses for now (a full socket buffer
-    or device queue) is sent again and counted in `retries`; any other error ends the sending early and stays in `error`.
+    or device queue) is sent again and counted in `retries`; any other error ends the sending and stays in `error`.
     Raises OSError if `fd` is not open, ValueError for a priority that does not exist.
     """
 
