@@ -1,0 +1,139 @@
+"""The same training in one plain process, without a network: what a run's digests must equal, bit for bit.
+
+    python -m agents.reference --workload digits --islands 9 --seed 1 --rounds 20 --values 418018 \\
+        --values-per-chunk 2227 --schedule '[[[0,1,2,3,4,5,6,7,8]]]'
+
+The schedule is a list of rounds, each a list of cliques, each a list of island ids; it repeats, and islands that are
+in no clique of a round are idle. Prints one JSON document: `digests` (per round, per island), `saturated`, `non_finite`
+and `evaluations` (per island, after the last round).
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from agents.exchange import IslandExchange
+from agents.exchange_area import ExchangeArea, chunk_count
+from agents.fixed_point import scale_exponents
+from agents.pinned import ensure_pinned
+from agents.workloads import load_workload
+from agents.workloads.interface import Setting, Workload
+
+Cliques = Sequence[Sequence[int]]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """`digests[round][island]`; `evaluations[island]` after the last round; counts of all islands and rounds."""
+
+    digests: list[list[str]]
+    evaluations: list[Mapping[str, float]]
+    saturated: int
+    non_finite: int
+
+
+def with_idle(cliques: Cliques, islands: int) -> list[list[int]]:
+    """The round's cliques, each island that is in none of them on its own.
+
+    Raises ValueError for an island that does not exist or is in two cliques.
+    """
+    seen = [island for clique in cliques for island in clique]
+    for island in seen:
+        if not 0 <= island < islands:
+            raise ValueError(f"island {island} in the schedule: there are only islands 0 to {islands - 1}")
+        if seen.count(island) > 1:
+            raise ValueError(f"island {island} is in the cliques of one round twice")
+    return [list(clique) for clique in cliques] + [[island] for island in range(islands) if island not in seen]
+
+
+def train_reference(
+    workload: Workload, setting: Setting, schedule: Sequence[Cliques], rounds: int, values_per_chunk: int
+) -> Outcome:
+    """Train for `rounds` rounds; round k exchanges in the cliques of schedule[k mod its length].
+
+    `workload.prepare(setting)` must have been called. Raises ValueError for an empty schedule or one that does not fit.
+    """
+    if not schedule:
+        raise ValueError("the schedule has no rounds")
+    phases = [with_idle(cliques, setting.islands) for cliques in schedule]
+    tensors = workload.tensors(setting)
+    largest = max(len(clique) for cliques in phases for clique in cliques)
+    exponents = scale_exponents([tensor.range for tensor in tensors], largest)
+    shape = (1, setting.payload_values)
+    chunks = chunk_count(setting.payload_values, values_per_chunk)
+    areas, islands = [], []
+    for island_id in range(setting.islands):
+        area = ExchangeArea(
+            np.zeros(shape, np.int32), np.zeros(shape, np.int32), np.zeros((1, chunks), np.uint64), values_per_chunk
+        )
+        island = IslandExchange(workload.island(setting, island_id), tensors, island_id, area)
+        island.set_scale(exponents)
+        areas.append(area)
+        islands.append(island)
+
+    digests, saturated, non_finite = [], 0, 0
+    for round_number in range(rounds):
+        cliques = phases[round_number % len(phases)]
+        for clique in cliques:
+            for member in clique:
+                islands[member].trainer.train(round_number)
+                contribution = islands[member].contribute(round_number, len(clique))
+                saturated += contribution.saturated
+                non_finite += contribution.non_finite
+        for clique in cliques:
+            for member in clique:
+                _deliver(areas, clique, member)
+        digests.append([island.apply(round_number) for island in islands])
+    evaluations = [island.trainer.evaluate() for island in islands]
+    return Outcome(digests, evaluations, saturated, non_finite)
+
+
+def _deliver(areas: Sequence[ExchangeArea], clique: Sequence[int], receiver: int) -> None:
+    """Leave in the receiver's area what a network without loss would: the sum of the others' contributions."""
+    area = areas[receiver]
+    area.summed[0] = 0
+    area.bitmaps[0] = 0
+    for sender in clique:
+        if sender != receiver:
+            area.summed[0] += areas[sender].sent[0]
+            area.bitmaps[0] |= np.uint64(1 << sender)
+
+
+def main() -> int:
+    ensure_pinned()
+    parser = argparse.ArgumentParser(description="The training of a run in one plain process, without a network.")
+    parser.add_argument("--workload", required=True)
+    parser.add_argument("--islands", type=int, required=True)
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--rounds", type=int, required=True)
+    parser.add_argument("--values", type=int, required=True, help="values in an island's payload")
+    parser.add_argument("--values-per-chunk", type=int, required=True)
+    parser.add_argument("--schedule", required=True, metavar="JSON", help="rounds of cliques of island ids")
+    parser.add_argument(
+        "--workload-dir", type=Path, metavar="DIR", help="what a run has prepared; default: prepare anew"
+    )
+    arguments = parser.parse_args()
+    try:
+        with tempfile.TemporaryDirectory() as scratch:
+            directory = arguments.workload_dir or Path(scratch)
+            setting = Setting(directory, arguments.seed, arguments.islands, arguments.values)
+            workload = load_workload(arguments.workload)
+            if arguments.workload_dir is None:
+                workload.prepare(setting)
+            schedule = json.loads(arguments.schedule)
+            outcome = train_reference(workload, setting, schedule, arguments.rounds, arguments.values_per_chunk)
+    except ValueError as error:
+        print(f"reference: {error}", file=sys.stderr)
+        return 2
+    print(json.dumps(asdict(outcome)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
