@@ -5,12 +5,13 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from agents.workloads.interface import Workload
-from agents.workloads.registry import load_workload
+from agents.workloads import load_workload
+from agents.workloads.interface import Setting, Workload, value_count
 from aggregator.engines import check_engine
 from scheduler.plan import Plan, plan_to_json
 from scheduler.planner import plan as make_plan
@@ -77,14 +78,17 @@ def prepare(settings: RunSettings) -> Prepared:
     """Check the settings against everything there is. Raises TestbedError or SchedulerError; changes nothing."""
     topology = load_topology(settings.topology)
     naming.check_names(topology)
-    workload = load_workload(settings.workload)
+    try:
+        workload = load_workload(settings.workload)
+    except ValueError as error:
+        raise TestbedError(f"--workload: {error}") from error
     check_engine(settings.engine)
     check_run_directory(settings.out)
     plan = make_plan(topology, settings.policy, memory_gb=settings.memory_gb, payload_gb=settings.payload_gb)
     if not plan.feasible:
         raise TestbedError(f"policy {settings.policy} cannot run with {settings.memory_gb:g} GB: {plan.reason}")
     framing = frame_payload(settings.scale.size_bytes(settings.payload_gb))
-    needed = sum(tensor.values for tensor in workload.tensors(framing.values))
+    needed = value_count(workload.tensors(Setting(Path(), settings.seed, len(topology.islands), framing.values)))
     if needed > framing.values:
         raise TestbedError(
             f"workload {settings.workload} has {needed} values, but a payload of {settings.payload_gb:g} GB at rate "
@@ -165,7 +169,7 @@ def _run(prepared: Prepared, state: RunState, run_dir: RunDirectory, console: Co
                 epoch=epoch,
                 records=records,
                 loads=link_loads(planned, counters_before, counters_after),
-                evaluations={process.island: message["metrics"] for process, message in evaluated.items()},
+                evaluations={process.island: message for process, message in evaluated.items()},
                 memory=memory_budget(topology, settings, prepared.framing),
                 links_kind=prepared.link_kind.name,
                 multicast_plane=prepared.plane.name,

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from agents.exchange_area import ExchangeArea, map_exchange_area
-from agents.workloads.interface import Workload
+from agents.fixed_point import scale_exponents
+from agents.workloads.interface import Setting, Workload
 from scheduler.topology import Topology
 from testbed.network import naming
 from testbed.network.emulated import EmulatedNetwork
@@ -78,7 +79,7 @@ def memory_budget(topology: Topology, settings: RunSettings, framing: Framing) -
 def start_processes(fleet: Fleet, start_up: StartUp) -> Started:
     """Start an edge, a data plane and a trainer per island and set them up. Raises RunFailed."""
     names = [island.id for island in start_up.topology.islands]
-    start_up.workload.prepare(start_up.state.memory, start_up.settings.seed, names)
+    start_up.workload.prepare(_workload_setting(start_up))
     areas = [_make_area(start_up, name) for name in names]
     for name in names:
         pids = {
@@ -103,12 +104,18 @@ def announce_epoch(fleet: Fleet, start_up: StartUp) -> None:
     """Tell all processes about the epoch; on return the edges have joined every group. Raises RunFailed."""
     epoch = start_up.epoch
     largest = max(len(clique) for phase in epoch.phases for clique in phase.cliques)
-    exponents = start_up.workload.scale_exponents(largest)
+    tensors = start_up.workload.tensors(_workload_setting(start_up))
+    exponents = scale_exponents([tensor.range for tensor in tensors], largest)
     for role in _MODULES:
         messages = {process: _epoch_message(epoch, process, exponents) for process in fleet.of(role)}
         fleet.send_each(messages, "epoch")
     everyone = [process for role in _MODULES for process in fleet.of(role)]
     fleet.gather(everyone, "epoch_ready", ANSWER_TIMEOUT_S * start_up.settings.scale.time_dilation)
+
+
+def _workload_setting(start_up: StartUp) -> Setting:
+    islands = len(start_up.topology.islands)
+    return Setting(start_up.state.memory, start_up.settings.seed, islands, start_up.framing.values)
 
 
 def _epoch_message(epoch: Epoch, process: Process, scale_exponents: list[int]) -> Mapping[str, Any]:

@@ -28,7 +28,7 @@ class Outcome:
     epoch: Epoch
     records: Sequence[RoundRecord]
     loads: Sequence[LinkLoad]
-    evaluations: Mapping[str, Mapping[str, float]]
+    evaluations: Mapping[str, Mapping[str, Any]]
     memory: MemoryBudget
     links_kind: str
     multicast_plane: str

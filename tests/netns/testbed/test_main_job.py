@@ -14,7 +14,8 @@ from testbed.topology.load import load_topology
 from tests.netns.testbed.command import Finished, leftovers, run_json
 
 ISLANDS = 9
-CHUNKS = chunk_count(418_018, 2227)
+VALUES, VALUES_PER_CHUNK = 418_018, 2227
+CHUNKS = chunk_count(VALUES, VALUES_PER_CHUNK)
 
 POLICIES = {
     "all-to-all": {"memory": "32", "rounds": 3, "contributions": 3 * 72},
@@ -124,15 +125,29 @@ def test_digits_give_the_same_digests_as_one_plain_process(policy: str, memory: 
         for event in map(json.loads, (run_dir / "events.jsonl").read_text(encoding="utf-8").splitlines())
         if event["event"] == "round"
     ]
+    islands = [island.id for island in load_topology("nine-city").islands]
+    plan = json.loads((run_dir / "manifest.json").read_text(encoding="utf-8"))["plan"]
+    schedule = [
+        [[islands.index(member) for member in clique] for clique in planned["cliques"]] for planned in plan["rounds"]
+    ]
+    options = {
+        "--workload": "digits",
+        "--islands": ISLANDS,
+        "--seed": 5,
+        "--rounds": rounds,
+        "--values": VALUES,
+        "--values-per-chunk": VALUES_PER_CHUNK,
+        "--schedule": json.dumps(schedule),
+    }
     reference = subprocess.run(
-        python_command("agents.reference", "--manifest", str(run_dir / "manifest.json"), "--rounds", str(rounds)),
+        python_command("agents.reference", *(str(word) for option in options.items() for word in option)),
         env=pinned_environment("reference"),
         capture_output=True,
         text=True,
         timeout=180,
         check=True,
     )
-    plain = json.loads(reference.stdout)["digests"]
+    plain = [dict(zip(islands, digests, strict=True)) for digests in json.loads(reference.stdout)["digests"]]
     assert len(networked) == rounds
     assert networked == plain
     assert len({digest for digests in plain for digest in digests.values()}) > 1
