@@ -39,7 +39,7 @@ def planned_bytes(
         edge, host = naming.edge_name(island.id), naming.host_name(island.id)
         streams[edge, host] = streams[host, edge] = 0
     for position in phases:
-        receiving = set()
+        receiving: set[str] = set()
         for flow in epoch.plan.rounds[position].flows:
             streams[naming.host_name(flow.source), naming.edge_name(flow.source)] += 1
             for link in flow.links:

@@ -79,7 +79,7 @@ def abandoned_runs() -> list[str]:
 def _alive(run_id: str) -> bool:
     try:
         owner = json.loads((STATE_ROOT / run_id / "owner.json").read_text(encoding="utf-8"))
-        return _start_ticks(owner["pid"]) == owner["start_ticks"]
+        return _start_ticks(int(owner["pid"])) == int(owner["start_ticks"])
     except (OSError, ValueError, KeyError):
         return False
 

@@ -39,7 +39,7 @@ def test_payload_below_one_frame_is_refused() -> None:
 def test_packetisation_is_one_frame_per_hop_and_the_access_delays(time_dilation: float) -> None:
     islands = (Island("a", access_one_way_delay_ms=0.5), Island("b", access_down_gbps=50, access_one_way_delay_ms=0.25))
     links = tuple(
-        CoreLink(source, target, 10, rate) for source, target, rate in [("a", "t", 100), ("t", "b", 25), ("b", "t", 25)]
+        CoreLink(source, target, 10, rate) for source, target, rate in [("a", "t", 100), ("t", "b", 25), ("b", "a", 25)]
     )
     topology = Topology("chain", islands, ("t",), links)
     flow = Flow("a", ("b",), (("a", "t"), ("t", "b")), offset_ms=5, duration_ms=80, rate_gbps=25)
