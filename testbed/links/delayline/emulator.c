@@ -16,10 +16,23 @@
 
 #define REPLY_BYTES 8192
 
+/* Opening and closing a packet ring waits for every processor to pass by (RCU), 10 to 20 ms: the ends of all links do
+ * so side by side, each in a thread. */
+struct end {
+    struct port port;
+    char interface[IFNAMSIZ];
+    uint32_t slots;
+    pthread_t thread;
+    bool opening, open;
+    char error[200];
+};
+
 struct link {
-    struct port ports[2];
+    struct end ends[2];
     struct direction directions[2]; /* from a to b, from b to a */
-    uint64_t overflows[2];          /* of the ports' rings */
+    size_t arena_bytes[2];
+    bool ready;
+    uint64_t overflows[2]; /* of the ends' rings */
     struct worker *worker;
 };
 
@@ -46,49 +59,98 @@ static bool have_run(struct worker *worker, void (*run)(void *argument), void *a
     _exit(1);
 }
 
-static void free_link(struct link *link)
+static void out_of_memory(void)
 {
-    for (int end = 0; end < 2; end++) {
-        direction_free(&link->directions[end]);
-        port_close(&link->ports[end]);
-    }
-    free(link);
+    fprintf(stderr, "delayline: out of memory\n");
+    _exit(1);
 }
 
-static bool open_link(struct link *link, const struct command *command, char *error, size_t error_size)
+static void *open_end(void *argument)
 {
-    link->ports[0].fd = link->ports[1].fd = -1;
-    if (!port_open(&link->ports[0], command->a, (uint32_t)command->slots_forward, error, error_size) ||
-        !port_open(&link->ports[1], command->b, (uint32_t)command->slots_backward, error, error_size))
-        return false;
-    struct port *a = &link->ports[0], *b = &link->ports[1];
-    if (direction_init(&link->directions[0], a, b, (size_t)command->arena_forward) &&
-        direction_init(&link->directions[1], b, a, (size_t)command->arena_backward))
-        return true;
-    snprintf(error, error_size, "no memory for the link of %s", command->a);
-    return false;
+    struct end *end = argument;
+    end->open = port_open(&end->port, end->interface, end->slots, end->error, sizeof end->error);
+    return NULL;
+}
+
+static void *close_end(void *argument)
+{
+    port_close(&((struct end *)argument)->port);
+    return NULL;
 }
 
 static void add_link(struct emulator *emulator, const struct command *command)
 {
-    char error[256] = "no memory for a link, or the links run already";
-    struct link **links = realloc(emulator->links, (emulator->count + 1) * sizeof *links);
-    if (links)
-        emulator->links = links;
-    struct link *link = links && !emulator->started ? calloc(1, sizeof *link) : NULL;
-    if (!link || !open_link(link, command, error, sizeof error)) {
-        if (link)
-            free_link(link);
-        reply(emulator, "error %s", error);
+    if (emulator->started) {
+        reply(emulator, "error the links run already");
         return;
     }
+    struct link **links = realloc(emulator->links, (emulator->count + 1) * sizeof *links);
+    struct link *link = calloc(1, sizeof *link);
+    if (!links || !link)
+        out_of_memory();
+    emulator->links = links;
     link->worker = &emulator->workers[emulator->count % WORKERS];
-    if (!worker_add(link->worker, &link->directions[0]) || !worker_add(link->worker, &link->directions[1])) {
-        fprintf(stderr, "delayline: out of memory\n");
-        _exit(1);
+    links[emulator->count++] = link;
+    memcpy(link->ends[0].interface, command->a, IFNAMSIZ);
+    memcpy(link->ends[1].interface, command->b, IFNAMSIZ);
+    link->ends[0].slots = (uint32_t)command->slots_forward;
+    link->ends[1].slots = (uint32_t)command->slots_backward;
+    link->arena_bytes[0] = (size_t)command->arena_forward;
+    link->arena_bytes[1] = (size_t)command->arena_backward;
+    for (int n = 0; n < 2; n++) {
+        link->ends[n].opening = pthread_create(&link->ends[n].thread, NULL, open_end, &link->ends[n]) == 0;
+        if (!link->ends[n].opening)
+            out_of_memory();
     }
-    emulator->links[emulator->count++] = link;
     reply(emulator, "ok");
+}
+
+static void wait_for_ends(struct link *link)
+{
+    for (int n = 0; n < 2; n++) {
+        if (link->ends[n].opening)
+            pthread_join(link->ends[n].thread, NULL);
+        link->ends[n].opening = false;
+    }
+}
+
+/* Wait until the link's ends are open, and get its directions ready. The reason why not, or NULL. */
+static const char *make_ready(struct link *link)
+{
+    if (link->ready)
+        return NULL;
+    wait_for_ends(link);
+    for (int n = 0; n < 2; n++)
+        if (!link->ends[n].open)
+            return link->ends[n].error;
+    for (int n = 0; n < 2; n++) {
+        struct direction *direction = &link->directions[n];
+        if (!direction_init(direction, &link->ends[n].port, &link->ends[1 - n].port, link->arena_bytes[n]) ||
+            !worker_add(link->worker, direction))
+            out_of_memory();
+    }
+    link->ready = true;
+    return NULL;
+}
+
+static void free_links(struct emulator *emulator)
+{
+    for (size_t n = 0; n < emulator->count; n++)
+        wait_for_ends(emulator->links[n]);
+    for (size_t n = 0; n < 2 * emulator->count; n++) {
+        struct end *end = &emulator->links[n / 2]->ends[n % 2];
+        end->opening = pthread_create(&end->thread, NULL, close_end, end) == 0;
+        if (!end->opening)
+            close_end(end);
+    }
+    for (size_t n = 0; n < emulator->count; n++) {
+        struct link *link = emulator->links[n];
+        wait_for_ends(link);
+        direction_free(&link->directions[0]);
+        direction_free(&link->directions[1]);
+        free(link);
+    }
+    free(emulator->links);
 }
 
 struct change {
@@ -115,6 +177,11 @@ static void set_direction(struct emulator *emulator, const struct command *comma
         return;
     }
     struct change change = {.link = emulator->links[index / 2], .settings = &command->settings};
+    const char *not_open = make_ready(change.link);
+    if (not_open) {
+        reply(emulator, "error %s", not_open);
+        return;
+    }
     change.direction = &change.link->directions[index % 2];
     have_run(change.link->worker, apply_change, &change);
     if (!change.done) {
@@ -144,18 +211,19 @@ static void take_up(void *link)
 
 static void set_up(struct emulator *emulator, const struct command *command, bool up)
 {
-    if ((size_t)command->link >= emulator->count) {
-        reply(emulator, "error no such link: %lld", (long long)command->link);
+    if ((size_t)command->link >= emulator->count || !emulator->started) {
+        reply(emulator, "error no such link, or not started: %lld", (long long)command->link);
         return;
     }
     struct link *link = emulator->links[command->link];
-    bool done = port_set_up(&link->ports[0], up) && port_set_up(&link->ports[1], up);
+    struct port *a = &link->ends[0].port, *b = &link->ends[1].port;
+    bool done = port_set_up(a, up) && port_set_up(b, up);
     int reason = errno;
     have_run(link->worker, up ? take_up : take_down, link);
     if (done)
         reply(emulator, "ok");
     else
-        reply(emulator, "error interface %s or %s: %s", link->ports[0].name, link->ports[1].name, strerror(reason));
+        reply(emulator, "error interface %s or %s: %s", a->name, b->name, strerror(reason));
 }
 
 /* What a direction has counted, as of one moment. */
@@ -197,7 +265,7 @@ static void report_direction(const struct emulator *emulator, size_t index)
     struct snapshot snapshot = {.direction = &link->directions[index % 2], .worker = link->worker};
     have_run(link->worker, take_snapshot, &snapshot);
     /* The kernel's own count, and no one else's to touch: it is kept apart from what the worker counts. */
-    link->overflows[index % 2] += port_take_overflows(&link->ports[index % 2]);
+    link->overflows[index % 2] += port_take_overflows(&link->ends[index % 2].port);
     uint64_t overflow = link->overflows[index % 2];
     const struct counters *c = &snapshot.counters;
     char lateness[6000];
@@ -219,7 +287,7 @@ static void report_direction(const struct emulator *emulator, size_t index)
 
 static void report_counters(const struct emulator *emulator)
 {
-    for (size_t index = 0; index < 2 * emulator->count; index++)
+    for (size_t index = 0; index < 2 * emulator->count && emulator->started; index++)
         report_direction(emulator, index);
     reply(emulator, "ok");
 }
@@ -295,9 +363,7 @@ void emulator_stop(struct emulator *emulator)
     for (int n = 0; n < WORKERS; n++)
         worker_stop(&emulator->workers[n]);
     bool removed = interfaces_remove();
-    for (size_t n = 0; n < emulator->count; n++)
-        free_link(emulator->links[n]);
-    free(emulator->links);
+    free_links(emulator);
     for (int n = 0; n < WORKERS; n++)
         worker_free(&emulator->workers[n]);
     reply(emulator, removed ? "ok" : "error cannot remove the interfaces");

@@ -48,6 +48,8 @@ class DelayLine:
         try:
             _make_interfaces(links, namespaces, control.pid)
             for index, link in enumerate(links):
+                _open(control, index, link)
+            for index, link in enumerate(links):
                 _configure(control, index, link)
             started = control.ask("start")
         except BaseException:
@@ -94,14 +96,18 @@ def _make_interfaces(links: Sequence[Link], namespaces: Mapping[str, int], line_
         bring_up(namespaces[node], interfaces)
 
 
-def _configure(control: Control, index: int, link: Link) -> None:
+def _open(control: Control, index: int, link: Link) -> None:
+    """Have the program open the link's ends; it answers at once, and opens all ends side by side."""
     a, b = _line_ends(index)
+    control.ask(
+        f"link a={a} b={b} "
+        f"slots_forward={ring_slots(link.forward)} arena_forward={arena_bytes(link.forward)} "
+        f"slots_backward={ring_slots(link.backward)} arena_backward={arena_bytes(link.backward)}"
+    )
+
+
+def _configure(control: Control, index: int, link: Link) -> None:
     try:
-        control.ask(
-            f"link a={a} b={b} "
-            f"slots_forward={ring_slots(link.forward)} arena_forward={arena_bytes(link.forward)} "
-            f"slots_backward={ring_slots(link.backward)} arena_backward={arena_bytes(link.backward)}"
-        )
         _set(control, 2 * index, link.forward)
         _set(control, 2 * index + 1, link.backward)
     except LinkError as error:
@@ -126,7 +132,9 @@ def _set(control: Control, index: int, direction: Direction) -> None:
 def _warnings(started: Mapping[str, str]) -> list[str]:
     warnings = []
     if started["realtime"] != "1":
-        warnings.append("links run without real-time priority: expect frames milliseconds late when processors are busy")
+        warnings.append(
+            "links run without real-time priority: expect frames milliseconds late when processors are busy"
+        )
     if started["locked"] != "1":
         warnings.append("the links' memory is not locked: expect late frames when memory is short")
     return warnings

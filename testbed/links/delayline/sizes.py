@@ -68,7 +68,10 @@ def wrong_link(links: Sequence[Link]) -> str | None:
         for end in (link.a, link.b):
             if not 0 < len(end.interface.encode()) <= 15:
                 return f"link {link.name}: interface name {end.interface!r} must have 1 to 15 bytes"
-        for direction, arrow in ((link.forward, f"{link.a.node}>{link.b.node}"), (link.backward, f"{link.b.node}>{link.a.node}")):
+        for direction, arrow in (
+            (link.forward, f"{link.a.node}>{link.b.node}"),
+            (link.backward, f"{link.b.node}>{link.a.node}"),
+        ):
             wrong = wrong_direction(direction)
             if wrong:
                 return f"link {link.name} ({arrow}): {wrong}"
