@@ -20,23 +20,25 @@ struct parameter {
 #define SETTING(bit, member, least, most) \
     {#member, VALUE_INTEGER, PLACE(settings.member), least, most, SETTING_##bit}
 #define CHANCE(bit, member) {#member, VALUE_PROBABILITY, PLACE(settings.member), 0, 1, SETTING_##bit}
-#define COUNT(member, most) {#member, VALUE_INTEGER, PLACE(member), 0, most, 0}
+#define COUNT(member, least, most) {#member, VALUE_INTEGER, PLACE(member), least, most, 0}
 
+#define LEAST_SLOTS 256 /* more than direction.c keeps free */
+#define LEAST_ARENA_BYTES 65536
 #define LONGEST_NS INT64_C(3600000000000)
 #define MOST_BYTES (INT64_C(1) << 36)
 
 static const struct parameter link_parameters[] = {
     {"a", VALUE_NAME, PLACE(a), 0, 0, 0},
     {"b", VALUE_NAME, PLACE(b), 0, 0, 0},
-    COUNT(slots_forward, 1 << 22),
-    COUNT(arena_forward, MOST_BYTES),
-    COUNT(slots_backward, 1 << 22),
-    COUNT(arena_backward, MOST_BYTES),
+    COUNT(slots_forward, LEAST_SLOTS, 1 << 22),
+    COUNT(arena_forward, LEAST_ARENA_BYTES, MOST_BYTES),
+    COUNT(slots_backward, LEAST_SLOTS, 1 << 22),
+    COUNT(arena_backward, LEAST_ARENA_BYTES, MOST_BYTES),
     {0},
 };
 
 static const struct parameter set_parameters[] = {
-    COUNT(direction, 1 << 20),
+    COUNT(direction, 0, 1 << 20),
     SETTING(DELAY_NS, delay_ns, 0, LONGEST_NS),
     SETTING(RATE_BPS, rate_bps, 1, INT64_C(1000000000000)),
     SETTING(QUEUE_BYTES, queue_bytes, 0, MOST_BYTES),
@@ -53,7 +55,7 @@ static const struct parameter set_parameters[] = {
     {0},
 };
 
-static const struct parameter which_link[] = {COUNT(link, 1 << 19), {0}};
+static const struct parameter which_link[] = {COUNT(link, 0, 1 << 19), {0}};
 static const struct parameter no_parameters[] = {{0}};
 
 static const struct {

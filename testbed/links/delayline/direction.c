@@ -2,13 +2,15 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define RECEIVE_BATCH 256
 /* Copying this little costs less than keeping a ring slot. */
 #define SMALL_FRAME_BYTES 512
-/* Slots that stay free for what arrives between two looks at the ring: beyond that, frames move to the arena. */
-#define SLOTS_KEPT_FREE 128
+/* The kernel fills slots in order, so these many ahead of it are kept free for what arrives between two looks at the
+ * ring: a frame that stays in one of them moves to the arena. */
+#define SLOTS_KEPT_FREE 192U
 /* The other end is busy, not gone: try again, for so long. */
 #define RETRY_NS (50 * NS_PER_US)
 #define RETRY_FOR_NS (20 * NS_PER_MS)
@@ -18,17 +20,21 @@
 
 bool direction_init(struct direction *direction, struct port *in, struct port *out, size_t arena_bytes)
 {
+    size_t most_frames = in->slots + arena_bytes / SMALLEST_BLOCK_BYTES;
     *direction = (struct direction){.in = in, .out = out};
     impairments_seed(&direction->impairments, 0);
-    return arena_init(&direction->arena, arena_bytes) &&
-           held_queue_init(&direction->held, in->slots + arena_bytes / SMALLEST_BLOCK_BYTES);
+    direction->in_slot = calloc(in->slots, sizeof(struct frame *));
+    return direction->in_slot && arena_init(&direction->arena, arena_bytes) &&
+           pool_init(&direction->pool, most_frames) && held_queue_init(&direction->held, most_frames);
 }
 
 void direction_free(struct direction *direction)
 {
     line_free(&direction->line);
     held_queue_free(&direction->held);
+    pool_free(&direction->pool);
     arena_free(&direction->arena);
+    free(direction->in_slot);
 }
 
 #define TAKE(bit, member)                  \
@@ -91,78 +97,101 @@ bool direction_apply(struct direction *direction, const struct settings *change,
     return true;
 }
 
-static void give_back(struct direction *direction, const struct held *frame)
+/* Give back what holds the frame's bytes. */
+static void release_bytes(struct direction *direction, const struct frame *frame)
 {
-    if (frame->slot == NOT_IN_RING)
+    if (frame->slot == NOT_IN_RING) {
         arena_give_back(&direction->arena, frame->data);
-    else
+    } else {
+        direction->in_slot[frame->slot] = NULL;
         port_give_back(direction->in, frame->slot);
+    }
 }
 
-static bool copy_to_arena(struct direction *direction, struct held *frame)
+/* Move a frame out of the ring. False: the arena is full, it stays. */
+static bool move_to_arena(struct direction *direction, struct frame *frame)
 {
     uint8_t *copy = arena_take(&direction->arena, frame->bytes);
     if (!copy)
         return false;
     memcpy(copy, frame->data, frame->bytes);
+    release_bytes(direction, frame);
     frame->data = copy;
     frame->slot = NOT_IN_RING;
     return true;
 }
 
-static bool should_move(const struct direction *direction, const struct held *frame)
+static void keep_slots_free(struct direction *direction)
 {
     const struct port *in = direction->in;
-    return frame->bytes <= SMALL_FRAME_BYTES || in->slots - in->occupied < SLOTS_KEPT_FREE;
+    struct frame *ahead = direction->in_slot[(in->next + SLOTS_KEPT_FREE) % in->slots];
+    if (ahead)
+        move_to_arena(direction, ahead);
 }
 
-/* Put a frame among the held ones; if there is no room, lose it. */
-static bool hold(struct direction *direction, struct held frame)
+/* The same frame once more. NULL: no room. */
+static struct frame *make_twin(struct direction *direction, const struct frame *frame)
 {
-    ptrdiff_t overtaken = held_queue_put(&direction->held, frame);
-    if (overtaken < 0) {
-        give_back(direction, &frame);
-        direction->counters.dropped_room++;
-        return false;
+    struct frame *twin = pool_take(&direction->pool);
+    uint8_t *copy = twin ? arena_take(&direction->arena, frame->bytes) : NULL;
+    if (!copy) {
+        if (twin)
+            pool_give_back(&direction->pool, twin);
+        return NULL;
     }
-    direction->counters.reordered += overtaken > 0;
-    return true;
+    memcpy(copy, frame->data, frame->bytes);
+    *twin = (struct frame){.data = copy, .bytes = frame->bytes, .slot = NOT_IN_RING};
+    return twin;
 }
 
-static void take_in(struct direction *direction, const struct arrival *arrival, int64_t arrival_ns)
+static void corrupt(struct frame *frame, uint64_t random)
+{
+    uint64_t bit = random % ((uint64_t)frame->bytes * 8);
+    frame->data[bit / 8] ^= (uint8_t)(1U << (bit % 8));
+}
+
+static int64_t due_time(struct direction *direction, int64_t finish_ns, int64_t jitter_ns)
+{
+    int64_t due_ns = finish_ns + direction->settings.delay_ns + jitter_ns;
+    if (direction->settings.reorder)
+        return due_ns;
+    if (due_ns < direction->last_due_ns)
+        due_ns = direction->last_due_ns;
+    return direction->last_due_ns = due_ns;
+}
+
+/* Send the frame down the line. False: it goes no further, and `counter` says why. */
+static bool admit(struct direction *direction, const struct arrival *arrival, int64_t arrival_ns, uint64_t **counter)
 {
     struct counters *counters = &direction->counters;
     struct fate fate = impairments_next(&direction->impairments, &direction->settings);
-    struct held frame = {.data = arrival->data, .bytes = arrival->bytes, .slot = arrival->slot};
     int64_t finish_ns;
-    if (!line_offer(&direction->line, arrival_ns, arrival->bytes, &finish_ns)) {
-        counters->dropped_queue++;
-        port_give_back(direction->in, arrival->slot);
-        return;
-    }
-    if (fate.lost) { /* on its way: it has used its time on the line */
-        counters->dropped_loss++;
-        port_give_back(direction->in, arrival->slot);
-        return;
-    }
-    frame.due_ns = finish_ns + direction->settings.delay_ns + fate.jitter_ns;
-    if (!direction->settings.reorder) {
-        if (frame.due_ns < direction->last_due_ns)
-            frame.due_ns = direction->last_due_ns;
-        direction->last_due_ns = frame.due_ns;
-    }
-    if (should_move(direction, &frame) && copy_to_arena(direction, &frame))
-        port_give_back(direction->in, arrival->slot);
+    *counter = &counters->dropped_queue;
+    if (!line_offer(&direction->line, arrival_ns, arrival->bytes, &finish_ns))
+        return false;
+    *counter = &counters->dropped_loss; /* on its way: it has used its time on the line */
+    if (fate.lost)
+        return false;
+    *counter = &counters->dropped_room;
+    struct frame *frame = pool_take(&direction->pool);
+    if (!frame)
+        return false;
+    *frame = (struct frame){.data = arrival->data, .bytes = arrival->bytes, .slot = arrival->slot};
+    direction->in_slot[arrival->slot] = frame;
     if (fate.corrupted) {
-        uint64_t bit = fate.corrupt_bit % ((uint64_t)frame.bytes * 8);
-        frame.data[bit / 8] ^= (uint8_t)(1U << (bit % 8));
+        corrupt(frame, fate.corrupt_bit);
         counters->corrupted++;
     }
-    struct held twin = frame;
-    bool has_twin = fate.duplicated && copy_to_arena(direction, &twin);
-    hold(direction, frame);
-    if (has_twin && hold(direction, twin))
+    if (frame->bytes <= SMALL_FRAME_BYTES)
+        move_to_arena(direction, frame);
+    int64_t due_ns = due_time(direction, finish_ns, fate.jitter_ns);
+    counters->reordered += held_queue_put(&direction->held, due_ns, frame) > 0;
+    struct frame *twin = fate.duplicated ? make_twin(direction, frame) : NULL;
+    if (twin) {
+        held_queue_put(&direction->held, due_ns, twin);
         counters->duplicated++;
+    }
+    return true;
 }
 
 void direction_receive(struct direction *direction, struct stamp_clock *clock)
@@ -170,41 +199,51 @@ void direction_receive(struct direction *direction, struct stamp_clock *clock)
     struct counters *counters = &direction->counters;
     struct arrival arrival;
     for (int n = 0; n < RECEIVE_BATCH && port_read(direction->in, &arrival); n++) {
+        keep_slots_free(direction);
         counters->frames_in++;
         counters->bytes_in += arrival.bytes;
-        if (!arrival.whole || direction->down) {
-            *(arrival.whole ? &counters->dropped_down : &counters->dropped_cut) += 1;
-            port_give_back(direction->in, arrival.slot);
-            continue;
+        uint64_t *counter = !arrival.whole ? &counters->dropped_cut : &counters->dropped_down;
+        bool admitted = false;
+        if (arrival.whole && !direction->down) {
+            int64_t arrival_ns = stamp_clock_convert(clock, arrival.stamp_ns);
+            if (arrival_ns < direction->last_arrival_ns)
+                arrival_ns = direction->last_arrival_ns;
+            direction->last_arrival_ns = arrival_ns;
+            admitted = admit(direction, &arrival, arrival_ns, &counter);
         }
-        int64_t arrival_ns = stamp_clock_convert(clock, arrival.stamp_ns);
-        if (arrival_ns < direction->last_arrival_ns)
-            arrival_ns = direction->last_arrival_ns;
-        direction->last_arrival_ns = arrival_ns;
-        take_in(direction, &arrival, arrival_ns);
+        if (!admitted) {
+            ++*counter;
+            port_give_back(direction->in, arrival.slot);
+        }
     }
+}
+
+static void forget_front(struct direction *direction)
+{
+    struct frame *frame = held_queue_at(&direction->held, 0)->frame;
+    release_bytes(direction, frame);
+    pool_give_back(&direction->pool, frame);
+    held_queue_drop_front(&direction->held);
 }
 
 static void sent(struct direction *direction, unsigned count, int64_t now_ns)
 {
     struct counters *counters = &direction->counters;
     for (unsigned i = 0; i < count; i++) {
-        struct held *frame = held_queue_at(&direction->held, 0);
-        int64_t lateness = now_ns - frame->due_ns;
+        const struct held *first = held_queue_at(&direction->held, 0);
+        int64_t lateness = now_ns - first->due_ns;
         counters->frames_out++;
-        counters->bytes_out += frame->bytes;
+        counters->bytes_out += first->frame->bytes;
         if (lateness > counters->worst_lateness_ns)
             counters->worst_lateness_ns = lateness;
         histogram_add(&direction->lateness, lateness, 1);
-        give_back(direction, frame);
-        held_queue_drop_front(&direction->held);
+        forget_front(direction);
     }
 }
 
 static void drop_front(struct direction *direction, uint64_t *counter)
 {
-    give_back(direction, held_queue_at(&direction->held, 0));
-    held_queue_drop_front(&direction->held);
+    forget_front(direction);
     ++*counter;
 }
 

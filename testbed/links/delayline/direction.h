@@ -37,6 +37,8 @@ struct direction {
     struct line line;
     struct impairments impairments;
     struct held_queue held;
+    struct pool pool;
+    struct frame **in_slot; /* per slot of the ring: the frame that stays there */
     struct arena arena;
     int64_t last_arrival_ns, last_due_ns;
     int64_t retry_at_ns;

@@ -26,17 +26,44 @@ void held_queue_free(struct held_queue *queue)
     *queue = (struct held_queue){0};
 }
 
-ptrdiff_t held_queue_put(struct held_queue *queue, struct held frame)
+size_t held_queue_put(struct held_queue *queue, int64_t due_ns, struct frame *frame)
 {
-    if (queue->count == queue->capacity)
-        return -1;
     size_t place = queue->count++;
-    while (place > 0 && held_queue_at(queue, place - 1)->due_ns > frame.due_ns) {
+    while (place > 0 && held_queue_at(queue, place - 1)->due_ns > due_ns) {
         *held_queue_at(queue, place) = *held_queue_at(queue, place - 1);
         place--;
     }
-    *held_queue_at(queue, place) = frame;
-    return (ptrdiff_t)(queue->count - 1 - place);
+    *held_queue_at(queue, place) = (struct held){due_ns, frame};
+    return queue->count - 1 - place;
+}
+
+bool pool_init(struct pool *pool, size_t frames)
+{
+    *pool = (struct pool){.frames = map(frames * sizeof(struct frame)), .capacity = frames};
+    return pool->frames != NULL;
+}
+
+void pool_free(struct pool *pool)
+{
+    if (pool->frames)
+        munmap(pool->frames, pool->capacity * sizeof(struct frame));
+    *pool = (struct pool){0};
+}
+
+struct frame *pool_take(struct pool *pool)
+{
+    struct frame *frame = pool->free;
+    if (frame)
+        pool->free = frame->next_free;
+    else if (pool->touched < pool->capacity)
+        frame = &pool->frames[pool->touched++];
+    return frame;
+}
+
+void pool_give_back(struct pool *pool, struct frame *frame)
+{
+    frame->next_free = pool->free;
+    pool->free = frame;
 }
 
 /* Before each block. A block is `size` bytes with its header, a multiple of the header's size. */

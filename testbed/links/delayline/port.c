@@ -173,7 +173,6 @@ bool port_read(struct port *port, struct arrival *arrival)
         arrival->bytes += VLAN_BYTES;
     }
     port->holds[port->next] = true;
-    port->occupied++;
     port->next = port->next + 1 == port->slots ? 0 : port->next + 1;
     return true;
 }
@@ -181,7 +180,6 @@ bool port_read(struct port *port, struct arrival *arrival)
 void port_give_back(struct port *port, uint32_t slot)
 {
     port->holds[slot] = false;
-    port->occupied--;
     __atomic_store_n(&slot_header(port, slot)->tp_status, TP_STATUS_KERNEL, __ATOMIC_RELEASE);
 }
 
@@ -200,7 +198,7 @@ int port_send(struct port *port, const struct held_queue *queue, unsigned count)
     struct mmsghdr messages[PORT_BATCH];
     memset(messages, 0, count * sizeof messages[0]);
     for (unsigned i = 0; i < count; i++) {
-        const struct held *frame = held_queue_at(queue, i);
+        const struct frame *frame = held_queue_at(queue, i)->frame;
         vectors[i] = (struct iovec){frame->data, frame->bytes};
         messages[i].msg_hdr.msg_iov = &vectors[i];
         messages[i].msg_hdr.msg_iovlen = 1;

@@ -17,9 +17,8 @@ struct port {
     uint8_t *ring;
     size_t ring_bytes;
     uint32_t slots;
-    uint32_t next;     /* the slot that the kernel fills next */
-    uint32_t occupied; /* how many slots hold a frame that was read and not given back */
-    bool *holds;       /* per slot: read and not given back */
+    uint32_t next; /* the slot that the kernel fills next */
+    bool *holds;   /* per slot: read and not given back */
 };
 
 /* A frame as it was read. */
