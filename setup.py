@@ -8,17 +8,20 @@ from setuptools.command.build_ext import build_ext
 WARNINGS = ["-std=c11", "-O2", "-Wall", "-Wextra", "-Wshadow", "-Wconversion", "-Werror"]
 
 
+class Program(Extension):
+    """A stand-alone program, named like a module of the package in whose directory it ends up."""
+
+
 class BuildNative(build_ext):
-    """Build extension modules as usual; an `Extension` named `….bin` becomes a stand-alone program."""
+    """Build extension modules as usual, and programs too."""
 
     def get_ext_filename(self, fullname: str) -> str:
-        path = super().get_ext_filename(fullname)
-        if fullname.endswith(".bin"):
-            return str(Path(*fullname.split(".")[:-1]))
-        return path
+        if isinstance(self.ext_map.get(fullname), Program):
+            return str(Path(*fullname.split(".")))
+        return super().get_ext_filename(fullname)
 
     def build_extension(self, ext: Extension) -> None:
-        if not ext.name.endswith(".bin"):
+        if not isinstance(ext, Program):
             super().build_extension(ext)
             return
         target = Path(self.get_ext_fullpath(ext.name))
@@ -35,8 +38,8 @@ class BuildNative(build_ext):
 setup(
     cmdclass={"build_ext": BuildNative},
     ext_modules=[
-        Extension(
-            "testbed.links.delayline.delayline.bin",
+        Program(
+            "testbed.links.delayline.delayline",
             sources=sorted(str(path) for path in Path("testbed/links/delayline").glob("*.c")),
             depends=sorted(str(path) for path in Path("testbed/links/delayline").glob("*.h")),
             extra_compile_args=[*WARNINGS, "-D_GNU_SOURCE"],
