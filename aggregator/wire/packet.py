@@ -21,6 +21,9 @@ _HEADER = struct.Struct("!HBBBBBBIIIHHIIIB3xQQ4xI")
 _CHECKSUM = struct.Struct("!I")
 _CHECKSUM_AT = HEADER_BYTES - _CHECKSUM.size
 _NO_CHECKSUM = bytes(_CHECKSUM.size)
+_FLAGS_AT = 4
+_PROBE = struct.Struct("<Q")
+PROBE_VALUES = _PROBE.size // VALUE_BYTES
 
 
 class Kind(IntEnum):
@@ -47,6 +50,11 @@ class Refusal(IntEnum):
     VERSION = 3
     KIND = 4
     CHECKSUM = 5
+
+
+# Looking an enum member up by calling the class costs several times as much, for every packet.
+_KINDS = {int(kind): kind for kind in Kind}
+_REASONS = {int(reason): reason for reason in Reason}
 
 
 class PacketError(ValueError):
@@ -94,6 +102,12 @@ def write_packet(out: memoryview, header: Header, payload: memoryview | bytes) -
 
     `payload` is a bytes-like object of 4 × `header.value_count` bytes: little-endian values.
     """
+    out[HEADER_BYTES : HEADER_BYTES + VALUE_BYTES * header.value_count] = payload
+    return write_header(out, header)
+
+
+def write_header(out: memoryview, header: Header) -> int:
+    """Write header and checksum before a payload that is in `out` already; returns the datagram's bytes."""
     size = HEADER_BYTES + VALUE_BYTES * header.value_count
     _HEADER.pack_into(
         out,
@@ -118,9 +132,28 @@ def write_packet(out: memoryview, header: Header, payload: memoryview | bytes) -
         header.tag,
         0,
     )
-    out[HEADER_BYTES:size] = payload
     _CHECKSUM.pack_into(out, _CHECKSUM_AT, zlib.crc32(out[:size]))
     return size
+
+
+def flag_bypassed(datagram: memoryview) -> None:
+    """Flag a whole datagram as bypassed, in place; the checksum follows."""
+    datagram[_FLAGS_AT] |= FLAG_BYPASSED
+    _CHECKSUM.pack_into(datagram, _CHECKSUM_AT, 0)
+    _CHECKSUM.pack_into(datagram, _CHECKSUM_AT, zlib.crc32(datagram))
+
+
+def write_probe(out: memoryview, header: Header, sent_ns: int) -> int:
+    """Write a probe that was sent at `sent_ns`; `header` is of kind PROBE and has PROBE_VALUES values."""
+    return write_packet(out, header, _PROBE.pack(sent_ns))
+
+
+def probe_sent_ns(datagram: memoryview) -> int:
+    """When a parsed probe was sent. Raises PacketError if its payload is not that of a probe."""
+    if len(datagram) != HEADER_BYTES + _PROBE.size:
+        raise PacketError(Refusal.LENGTH)
+    sent_ns: int = _PROBE.unpack_from(datagram, HEADER_BYTES)[0]
+    return sent_ns
 
 
 def parse_packet(datagram: memoryview) -> Header:
@@ -137,7 +170,7 @@ def parse_packet(datagram: memoryview) -> Header:
         raise PacketError(Refusal.MAGIC)
     if version != VERSION:
         raise PacketError(Refusal.VERSION)
-    if not Kind.CONTRIBUTION <= kind <= Kind.PROBE or reason > Reason.PASSTHROUGH:
+    if kind not in _KINDS or reason not in _REASONS:
         raise PacketError(Refusal.KIND)
     if len(datagram) != HEADER_BYTES + VALUE_BYTES * value_count:
         raise PacketError(Refusal.LENGTH)
@@ -146,20 +179,20 @@ def parse_packet(datagram: memoryview) -> Header:
     if zlib.crc32(datagram[HEADER_BYTES:], crc) != checksum:
         raise PacketError(Refusal.CHECKSUM)
     return Header(
-        kind=Kind(kind),
-        source=source,
-        job=job,
-        epoch=epoch,
-        round=round_,
-        shard=shard,
-        chunk=chunk,
-        value_count=value_count,
-        number=number,
-        contributors=contributors,
-        bitmap=bitmap,
-        flags=flags,
-        reason=Reason(reason),
-        trailing_edge=trailing_edge,
-        number_format=number_format,
-        tag=tag,
+        _KINDS[kind],
+        source,
+        job,
+        epoch,
+        round_,
+        shard,
+        chunk,
+        value_count,
+        number,
+        contributors,
+        bitmap,
+        flags,
+        _REASONS[reason],
+        trailing_edge,
+        number_format,
+        tag,
     )

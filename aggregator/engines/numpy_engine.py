@@ -1,0 +1,350 @@
+"""Engine `numpy`: the reference. Other engines must give the same results and counts for the same calls.
+
+The set-associative index is kept as what can be seen of it: a dictionary finds a key's entry, and a count of the ways
+taken in each set says whether a new key finds room. Which way an entry sits in has no effect.
+"""
+
+import heapq
+from collections import deque
+from dataclasses import asdict, dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aggregator.engine import (
+    INDEX_WAYS,
+    MAX_CONTRIBUTORS,
+    Capabilities,
+    Counters,
+    EngineConfig,
+    EngineError,
+    HeaderBatch,
+    Stats,
+    Verdict,
+    check_clique,
+    check_config,
+    index_set,
+)
+from aggregator.wire.packet import Reason
+
+_NEVER = np.iinfo(np.int64).max
+_CAPABILITIES = Capabilities(
+    name="numpy",
+    kind="numpy",
+    number_formats=(0,),
+    collision_policies=("bypass-new", "evict-old"),
+    max_slots=1 << 31,
+    max_values_per_chunk=1 << 14,
+    index_ways=INDEX_WAYS,
+    max_contributors=MAX_CONTRIBUTORS,
+    max_batch=1 << 16,
+)
+
+
+@dataclass(slots=True)
+class _Counts:
+    """Counters, while they are counted."""
+
+    contributions: int = 0
+    added: int = 0
+    complete: int = 0
+    timeout: int = 0
+    collision: int = 0
+    bypassed_pool: int = 0
+    bypassed_index: int = 0
+    late: int = 0
+    duplicate: int = 0
+    refused_epoch: int = 0
+    refused_source: int = 0
+    refused_length: int = 0
+    abandoned: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class _Clique:
+    """One announced round. `entries` are found by shard·2^32 + chunk."""
+
+    job: int
+    epoch: int
+    round: int
+    expected: int
+    deadline_ns: int
+    counts: _Counts = field(default_factory=_Counts)
+    entries: "dict[int, _Entry]" = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class _Entry:
+    """What the index knows of one key.
+
+    `seen`: contributors that must not come again. `in_sum`: those in the slot's sum. `slot`: −1 without one.
+    `closed`: evicted, so what still comes is late. `until_ns`: when an entry without a slot is forgotten.
+    """
+
+    clique: _Clique
+    place: int
+    index_set: int
+    value_count: int
+    seen: int = 0
+    in_sum: int = 0
+    slot: int = -1
+    closed: bool = False
+    until_ns: int = 0
+
+
+class NumpyEngine:
+    """See aggregator.engine.Engine for what each call does."""
+
+    def capabilities(self) -> Capabilities:
+        return _CAPABILITIES
+
+    def open(self, config: EngineConfig) -> None:
+        check_config(config, _CAPABILITIES)
+        self._config = config
+        # Pages of the pool are backed by memory only once they are written.
+        self._pool: NDArray[np.int32] = np.empty((config.slots, config.values_per_chunk), np.int32)
+        self._staging: NDArray[np.int32] = np.empty((config.max_batch, config.values_per_chunk), np.int32)
+        self._sets = config.index_entries // INDEX_WAYS
+        self.reset()
+
+    def close(self) -> None:
+        self._pool = self._staging = np.empty((0, 0), np.int32)
+
+    def reset(self) -> None:
+        slots = self._config.slots
+        self._cliques: dict[tuple[int, int, int], _Clique] = {}
+        self._ways_taken = [0] * self._sets
+        self._free_slots = list(range(slots - 1, -1, -1))
+        self._deadlines: NDArray[np.int64] = np.full(slots, _NEVER, np.int64)
+        self._occupants: dict[int, _Entry] = {}
+        self._tombstones: list[tuple[int, int, _Entry]] = []
+        self._tombstones_made = 0
+        self._free_rows = list(range(self._config.max_batch - 1, -1, -1))
+        self._staged: deque[tuple[_Entry, int, Reason, int]] = deque()
+        self._earliest_ns = _NEVER
+        self._high_water = 0
+        self._past = _Counts()
+
+    def set_clique(self, job: int, epoch: int, round_number: int, expected: int, deadline_ns: int) -> None:
+        check_clique(expected, deadline_ns)
+        name = (job, epoch, round_number)
+        if name in self._cliques:
+            raise EngineError(f"round: (job, epoch, round) {name} is announced already; drop it first")
+        self._cliques[name] = _Clique(job, epoch, round_number, expected, deadline_ns)
+
+    def drop_clique(self, job: int, epoch: int, round_number: int) -> Counters:
+        clique = self._cliques.pop((job, epoch, round_number), None)
+        if clique is None:
+            raise EngineError(f"round: (job, epoch, round) {(job, epoch, round_number)} is not announced")
+        for slot in sorted(entry.slot for entry in clique.entries.values() if entry.slot >= 0):
+            self._release(slot)
+            clique.counts.abandoned += 1
+        for entry in clique.entries.values():
+            self._ways_taken[entry.index_set] -= 1
+            entry.until_ns = -1
+        clique.entries.clear()
+        counts = Counters(**asdict(clique.counts))
+        for name, value in asdict(counts).items():
+            setattr(self._past, name, getattr(self._past, name) + value)
+        return counts
+
+    def submit(self, headers: HeaderBatch, payloads: NDArray[np.int32], count: int, now_ns: int) -> int:
+        self._forget_tombstones(now_ns)
+        rows = zip(
+            headers.job[:count].tolist(),
+            headers.epoch[:count].tolist(),
+            headers.round[:count].tolist(),
+            headers.shard[:count].tolist(),
+            headers.chunk[:count].tolist(),
+            headers.value_count[:count].tolist(),
+            headers.source[:count].tolist(),
+            strict=True,
+        )
+        for i, (job, epoch, round_number, shard, chunk, value_count, source) in enumerate(rows):
+            if not self._free_rows:
+                return i
+            clique = self._cliques.get((job, epoch, round_number))
+            if clique is None:
+                self._past.contributions += 1
+                self._past.refused_epoch += 1
+                headers.verdict[i] = Verdict.REFUSED_EPOCH
+                continue
+            clique.counts.contributions += 1
+            if not clique.expected >> source & 1:
+                clique.counts.refused_source += 1
+                headers.verdict[i] = Verdict.REFUSED_SOURCE
+            elif not 1 <= value_count <= self._config.values_per_chunk:
+                clique.counts.refused_length += 1
+                headers.verdict[i] = Verdict.REFUSED_LENGTH
+            else:
+                place = shard << 32 | chunk
+                headers.verdict[i] = self._take(clique, place, source, payloads[i, :value_count], now_ns)
+        return count
+
+    def _take(self, clique: _Clique, place: int, source: int, values: NDArray[np.int32], now_ns: int) -> Verdict:
+        """One contribution of an announced round from an expected contributor."""
+        counts = clique.counts
+        entry = clique.entries.get(place)
+        if entry is None:
+            entry = self._enter(clique, place, len(values))
+            if entry is None:
+                counts.bypassed_index += 1
+                return Verdict.BYPASSED_COLLISION
+        bit = 1 << source
+        if entry.seen & bit:
+            counts.duplicate += 1
+            return Verdict.DUPLICATE
+        if entry.value_count != len(values):
+            counts.refused_length += 1
+            return Verdict.REFUSED_LENGTH
+        if entry.closed:
+            entry.seen |= bit
+            counts.late += 1
+            return Verdict.BYPASSED_LATE if self._config.late_policy == "bypass" else Verdict.DROPPED_LATE
+        if entry.seen | bit == clique.expected:
+            self._complete(entry, bit, values, now_ns)
+        elif entry.slot >= 0:
+            total = self._pool[entry.slot, : entry.value_count]
+            np.add(total, values, out=total)
+            entry.in_sum |= bit
+        elif not self._open_slot(entry, values, bit, now_ns):
+            entry.seen |= bit
+            if not entry.until_ns:
+                self._bury(entry, now_ns)
+            counts.bypassed_pool += 1
+            return Verdict.BYPASSED_COLLISION
+        entry.seen |= bit
+        counts.added += 1
+        return Verdict.ADDED
+
+    def _enter(self, clique: _Clique, place: int, value_count: int) -> _Entry | None:
+        """A new entry in the index, or None when the key's set has no free way."""
+        key = (clique.job, clique.epoch, clique.round, place >> 32, place & 0xFFFFFFFF)
+        key_set = index_set(self._config.hash_key, key, self._sets)
+        if self._ways_taken[key_set] == INDEX_WAYS:
+            return None
+        self._ways_taken[key_set] += 1
+        entry = clique.entries[place] = _Entry(clique, place, key_set, value_count)
+        return entry
+
+    def _open_slot(self, entry: _Entry, values: NDArray[np.int32], bit: int, now_ns: int) -> bool:
+        """Give the key a slot with these values in it; False when the pool is empty and the newcomer must bypass."""
+        if not self._free_slots:
+            if self._config.collision_policy != "evict-old":
+                return False
+            oldest = min(self._occupants, key=lambda slot: (self._deadlines[slot], slot))
+            self._stage(self._occupants[oldest], Reason.COLLISION, self._pool[oldest])
+            self._evict(oldest, now_ns)
+        slot = self._free_slots.pop()
+        self._pool[slot, : entry.value_count] = values
+        entry.slot, entry.in_sum, entry.until_ns = slot, bit, 0
+        self._occupants[slot] = entry
+        deadline_ns = now_ns + entry.clique.deadline_ns
+        self._deadlines[slot] = deadline_ns
+        self._earliest_ns = min(self._earliest_ns, deadline_ns)
+        self._high_water = max(self._high_water, len(self._occupants))
+        return True
+
+    def _complete(self, entry: _Entry, bit: int, values: NDArray[np.int32], now_ns: int) -> None:
+        """Stage the whole sum; the contribution that completes a key goes straight there."""
+        entry.in_sum |= bit
+        row = self._stage(entry, Reason.COMPLETE, None)
+        if entry.slot >= 0:
+            np.add(self._pool[entry.slot, : entry.value_count], values, out=row)
+            self._evict(entry.slot, now_ns)
+        else:
+            row[:] = values
+            entry.closed = True
+            self._bury(entry, now_ns)
+
+    def _stage(self, entry: _Entry, reason: Reason, values: NDArray[np.int32] | None) -> NDArray[np.int32]:
+        """Queue a result for `poll`; returns its payload, filled from `values` if given."""
+        row = self._free_rows.pop()
+        self._staged.append((entry, row, reason, entry.in_sum))
+        payload = self._staging[row, : entry.value_count]
+        if values is not None:
+            payload[:] = values[: entry.value_count]
+        if reason is Reason.COMPLETE:
+            entry.clique.counts.complete += 1
+        else:
+            entry.clique.counts.collision += 1
+        return payload
+
+    def _release(self, slot: int) -> _Entry:
+        entry = self._occupants.pop(slot)
+        entry.slot = -1
+        self._free_slots.append(slot)
+        self._deadlines[slot] = _NEVER
+        return entry
+
+    def _evict(self, slot: int, now_ns: int) -> None:
+        """Free a slot whose sum has been taken, and leave a tombstone."""
+        entry = self._release(slot)
+        entry.closed = True
+        self._bury(entry, now_ns)
+
+    def _bury(self, entry: _Entry, now_ns: int) -> None:
+        """Remember the key for as long as its packets may still come."""
+        entry.until_ns = now_ns + entry.clique.deadline_ns + self._config.reordering_ns
+        heapq.heappush(self._tombstones, (entry.until_ns, self._tombstones_made, entry))
+        self._tombstones_made += 1
+
+    def _forget_tombstones(self, now_ns: int) -> None:
+        while self._tombstones and self._tombstones[0][0] <= now_ns:
+            until_ns, _, entry = heapq.heappop(self._tombstones)
+            if entry.until_ns == until_ns:
+                self._ways_taken[entry.index_set] -= 1
+                del entry.clique.entries[entry.place]
+                entry.until_ns = -1
+
+    def poll(self, headers: HeaderBatch, payloads: NDArray[np.int32], now_ns: int) -> int:
+        count = 0
+        while self._staged and count < len(payloads):
+            entry, row, reason, bitmap = self._staged.popleft()
+            payloads[count, : entry.value_count] = self._staging[row, : entry.value_count]
+            self._free_rows.append(row)
+            _write_header(headers, count, entry, reason, bitmap)
+            count += 1
+        if now_ns < self._earliest_ns or count == len(payloads):
+            return count
+        due = np.flatnonzero(self._deadlines <= now_ns)
+        for slot in due[np.argsort(self._deadlines[due], kind="stable")].tolist()[: len(payloads) - count]:
+            entry = self._occupants[slot]
+            payloads[count, : entry.value_count] = self._pool[slot, : entry.value_count]
+            _write_header(headers, count, entry, Reason.TIMEOUT, entry.in_sum)
+            entry.clique.counts.timeout += 1
+            self._evict(slot, now_ns)
+            count += 1
+        self._earliest_ns = int(self._deadlines.min())
+        return count
+
+    def next_deadline_ns(self) -> int | None:
+        return self._earliest_ns if self._occupants else None
+
+    def flush(self, now_ns: int) -> None:
+        taken = self._deadlines != _NEVER
+        self._deadlines[taken] = np.minimum(self._deadlines[taken], now_ns)
+        self._earliest_ns = int(self._deadlines.min())
+
+    def stats(self) -> Stats:
+        totals = asdict(self._past)
+        for clique in self._cliques.values():
+            for name, value in asdict(clique.counts).items():
+                totals[name] += value
+        return Stats(Counters(**totals), len(self._occupants), self._high_water)
+
+    def reset_high_water(self) -> None:
+        self._high_water = len(self._occupants)
+
+
+def _write_header(headers: HeaderBatch, row: int, entry: _Entry, reason: Reason, bitmap: int) -> None:
+    clique = entry.clique
+    headers.job[row] = clique.job
+    headers.epoch[row] = clique.epoch
+    headers.round[row] = clique.round
+    headers.shard[row] = entry.place >> 32
+    headers.chunk[row] = entry.place & 0xFFFFFFFF
+    headers.value_count[row] = entry.value_count
+    headers.reason[row] = reason
+    headers.contributors[row] = bitmap.bit_count()
+    headers.bitmap[row] = bitmap
