@@ -43,8 +43,8 @@ def add_parser(commands: Any) -> None:
         default=defaults.scale.time_dilation,
         help="factor on all times, for slow machines; results are printed undilated",
     )
-    option("--links", choices=("auto", "delayline"), default=defaults.links, help="how links are emulated")
-    option("--multicast", choices=("auto", "direct"), default=defaults.multicast, help="who installs the trees")
+    option("--links", default=defaults.links, metavar="KIND", help="how links are emulated: auto or delayline")
+    option("--multicast", default=defaults.multicast, metavar="PLANE", help="who installs the trees: auto or direct")
     option("--engine", default=defaults.engine, metavar="NAME", help="the aggregator's engine")
     option("--seed", type=whole_number(0), default=defaults.seed, help="seed of everything random")
     option("--out", type=Path, metavar="DIR", help="the run directory (default: runs/<UTC time>-<policy>)")

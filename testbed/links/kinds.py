@@ -1,12 +1,14 @@
 """Which link kinds there are, and which one a run takes."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import entry_points
 
 from testbed.errors import TestbedError
+from testbed.links.delayline import DelayLine
 from testbed.links.interface import Link, LinkKind
 
-ENTRY_POINTS = "testbed.links"
+ENTRY_POINT_GROUP = "testbed.links"
+_BUILT_IN: Mapping[str, Callable[[], LinkKind]] = {"delayline": DelayLine}
 _PREFERENCE = ("delayline",)  # of `auto`
 
 
@@ -26,8 +28,11 @@ def choose_link_kind(name: str, links: Sequence[Link]) -> LinkKind:
 
 
 def _load(name: str) -> LinkKind:
-    points = {point.name: point for point in entry_points(group=ENTRY_POINTS)}
-    if name not in points:
-        raise TestbedError(f"--links {name}: no such link kind; there are {', '.join(['auto', *sorted(points)])}")
-    kind: LinkKind = points[name].load()()
+    if name in _BUILT_IN:
+        return _BUILT_IN[name]()
+    registered = {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
+    if name not in registered:
+        known = ", ".join(["auto", *sorted({*_BUILT_IN, *registered})])
+        raise TestbedError(f"--links {name}: no such link kind; there are {known}")
+    kind: LinkKind = registered[name].load()()
     return kind

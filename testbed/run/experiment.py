@@ -12,7 +12,8 @@ from rich.console import Console
 
 from agents.workloads import load_workload
 from agents.workloads.interface import Setting, Workload, value_count
-from aggregator.engines import check_engine
+from aggregator.engine import EngineError
+from aggregator.engines import make_engine
 from scheduler.plan import Plan, plan_to_json
 from scheduler.planner import plan as make_plan
 from scheduler.topology import Topology
@@ -82,7 +83,10 @@ def prepare(settings: RunSettings) -> Prepared:
         workload = load_workload(settings.workload)
     except ValueError as error:
         raise TestbedError(f"--workload: {error}") from error
-    check_engine(settings.engine)
+    try:
+        make_engine(settings.engine)
+    except EngineError as error:
+        raise TestbedError(f"--engine: {error}") from error
     check_run_directory(settings.out)
     plan = make_plan(topology, settings.policy, memory_gb=settings.memory_gb, payload_gb=settings.payload_gb)
     if not plan.feasible:
