@@ -2,7 +2,8 @@
 
 1797 pictures of 8×8 pixels; a fifth, stratified by class, is for testing and common to all islands. The rest is split
 unevenly: each class is dealt out to the islands in shares drawn from a Dirichlet distribution. Islands train a few
-minibatch steps per round on their own part only, with momentum that never leaves the island.
+minibatch steps per round on their own part only, with momentum that never leaves the island. Each time a picture is
+used its pixels (0 to 1) get fresh noise, which a network this large needs to generalise from so few pictures.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,6 +25,7 @@ STEPS_PER_ROUND = 16
 BATCH = 32
 LEARNING_RATE = 0.1
 MOMENTUM = 0.9
+NOISE = 0.2
 _FILE = "digits.npz"
 
 Floats = NDArray[np.float32]
@@ -102,7 +104,8 @@ class DigitsTrainer:
         generator = np.random.default_rng([*self._seed, round_number])
         for _ in range(STEPS_PER_ROUND):
             batch = generator.integers(len(self._labels), size=BATCH)
-            self._differentiate(self._pictures[batch], self._labels[batch])
+            noise = generator.standard_normal((BATCH, LAYERS[0]), dtype=np.float32) * np.float32(NOISE)
+            self._differentiate(self._pictures[batch] + noise, self._labels[batch])
             self._momentum *= np.float32(MOMENTUM)
             self._momentum += self._gradient
             self._flat -= np.float32(LEARNING_RATE) * self._momentum
