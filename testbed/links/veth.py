@@ -24,14 +24,10 @@ Result = TypeVar("Result")
 _CLONE_NEWNET = 0x40000000
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _SIOCETHTOOL = 0x8913, 0x8914, 0x8946
 _IFF_UP = 1
-# Names, and ethtool commands to set and to get. A receiver's offloads first: they depend on the others.
-_OFFLOADS = (
-    ("generic receive offload", 0x2C, 0x2B),
-    ("TCP segmentation", 0x1F, 0x1E),
-    ("generic segmentation", 0x24, 0x23),
-    ("transmit checksums", 0x17, 0x16),
-    ("receive checksums", 0x15, 0x14),
-)
+_ETHTOOL_GSTRINGS, _ETHTOOL_GSSET_INFO, _ETHTOOL_GFEATURES, _ETHTOOL_SFEATURES = 0x1B, 0x37, 0x3A, 0x3B
+_FEATURE_NAMES, _FEATURE_NAME_BYTES = 4, 32
+# Features whose names contain one of these change what a frame is on its way.
+_OFFLOADS = ("checksum", "segmentation", "gro", "gso", "lro")
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -74,8 +70,9 @@ def bring_up(pid: int, interfaces: Sequence[str]) -> None:
 
     def act() -> None:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+            names = _feature_names(any_socket, interfaces[0]) if interfaces else []
             for interface in interfaces:
-                _switch_offloads_off(any_socket, interface)
+                _switch_offloads_off(any_socket, interface, names)
                 flags = _flags(any_socket, interface)
                 fcntl.ioctl(any_socket, _SIOCSIFFLAGS, _flags_request(interface, flags | _IFF_UP))
 
@@ -110,23 +107,39 @@ def in_namespace(pid: int, act: Callable[[], Result]) -> Result:
     return results[0]
 
 
-def _switch_offloads_off(any_socket: socket.socket, interface: str) -> None:
-    for name, set_command, get_command in _OFFLOADS:
-        _ethtool(any_socket, interface, set_command, check=False)
-        if _ethtool(any_socket, interface, get_command, check=True) != 0:
-            raise LinkError(f"interface {interface}: {name} cannot be switched off; use another kernel or link kind")
+def _switch_offloads_off(any_socket: socket.socket, interface: str, names: Sequence[str]) -> None:
+    unwanted = sum(1 << bit for bit, name in enumerate(names) if any(word in name for word in _OFFLOADS))
+    blocks = (len(names) + 31) // 32
+    masks = [unwanted >> (32 * block) & 0xFFFFFFFF for block in range(blocks)]
+    # Per block of 32 features: which can change, which were asked for, which are on, which never change.
+    get = struct.pack(f"=II{16 * blocks}x", _ETHTOOL_GFEATURES, blocks)
+    changeable = struct.unpack_from(f"={4 * blocks}I", _ethtool(any_socket, interface, get), 8)[::4]
+    # Per block: which to change, and to what.
+    change = [word for mask, can in zip(masks, changeable, strict=True) for word in (mask & can, 0)]
+    _ethtool(any_socket, interface, struct.pack(f"=II{2 * blocks}I", _ETHTOOL_SFEATURES, blocks, *change))
+    on = struct.unpack_from(f"={4 * blocks}I", _ethtool(any_socket, interface, get), 8)[2::4]
+    still_on = sum((word & mask) << (32 * block) for block, (word, mask) in enumerate(zip(on, masks, strict=True)))
+    if still_on:
+        left = ", ".join(name for bit, name in enumerate(names) if still_on >> bit & 1)
+        raise LinkError(f"interface {interface}: {left} cannot be switched off; use another kernel or link kind")
 
 
-def _ethtool(any_socket: socket.socket, interface: str, command: int, check: bool) -> int:
-    value = ctypes.create_string_buffer(struct.pack("=II", command, 0), 8)
-    request = struct.pack("16sP16x", interface.encode(), ctypes.addressof(value))
-    try:
-        fcntl.ioctl(any_socket, _SIOCETHTOOL, request)
-    except OSError:
-        if check:
-            raise
-    answer: int = struct.unpack("=II", value.raw)[1]
-    return answer
+def _feature_names(any_socket: socket.socket, interface: str) -> list[str]:
+    """The names of the kernel's interface features, by bit; empty ones are unused."""
+    asked = struct.pack("=IIQI", _ETHTOOL_GSSET_INFO, 0, 1 << _FEATURE_NAMES, 0)
+    count = struct.unpack_from("=I", _ethtool(any_socket, interface, asked), 16)[0]
+    asked = struct.pack(f"=III{count * _FEATURE_NAME_BYTES}x", _ETHTOOL_GSTRINGS, _FEATURE_NAMES, count)
+    strings = _ethtool(any_socket, interface, asked)[12:]
+    starts = range(0, count * _FEATURE_NAME_BYTES, _FEATURE_NAME_BYTES)
+    return [strings[start : start + _FEATURE_NAME_BYTES].split(b"\0")[0].decode() for start in starts]
+
+
+def _ethtool(any_socket: socket.socket, interface: str, command: bytes) -> bytes:
+    """Run an ethtool command, a structure that the kernel changes, and return what it became."""
+    structure = ctypes.create_string_buffer(command, len(command))
+    request = struct.pack("16sP16x", interface.encode(), ctypes.addressof(structure))
+    fcntl.ioctl(any_socket, _SIOCETHTOOL, request)
+    return structure.raw
 
 
 def _flags_request(interface: str, flags: int) -> bytes:

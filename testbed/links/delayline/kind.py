@@ -86,12 +86,15 @@ def _line_ends(index: int) -> tuple[str, str]:
 
 def _make_interfaces(links: Sequence[Link], namespaces: Mapping[str, int], line_pid: int) -> None:
     pairs = []
+    line_ends = []
     by_node: dict[str, list[str]] = {}
     for index, link in enumerate(links):
         for line_end, end in zip(_line_ends(index), (link.a, link.b), strict=True):
             pairs.append((PairEnd(line_end, line_pid), PairEnd(end.interface, namespaces[end.node])))
+            line_ends.append(line_end)
             by_node.setdefault(end.node, []).append(end.interface)
     make_pairs(pairs, _INTERFACE_GROUP)
+    bring_up(line_pid, line_ends)
     for node, interfaces in by_node.items():
         bring_up(namespaces[node], interfaces)
 

@@ -2,10 +2,8 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
-#include <linux/ethtool.h>
 #include <linux/if_ether.h>
 #include <linux/if_packet.h>
-#include <linux/sockios.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,25 +26,6 @@ static struct tpacket2_hdr *slot_header(const struct port *port, uint32_t slot)
 {
     size_t block = slot / SLOTS_PER_BLOCK, in_block = slot % SLOTS_PER_BLOCK;
     return (struct tpacket2_hdr *)(void *)(port->ring + block * BLOCK_BYTES + in_block * SLOT_BYTES);
-}
-
-static bool set_offload_off(int fd, const char *interface, uint32_t set, uint32_t get)
-{
-    struct ethtool_value value = {.cmd = set, .data = 0};
-    struct ifreq request = {.ifr_data = (void *)&value};
-    strncpy(request.ifr_name, interface, IFNAMSIZ - 1);
-    (void)ioctl(fd, SIOCETHTOOL, &request); /* what counts is what is read back */
-    value = (struct ethtool_value){.cmd = get};
-    return ioctl(fd, SIOCETHTOOL, &request) == 0 && value.data == 0;
-}
-
-static bool offloads_off(int fd, const char *interface)
-{
-    return set_offload_off(fd, interface, ETHTOOL_SGRO, ETHTOOL_GGRO) &&
-           set_offload_off(fd, interface, ETHTOOL_STSO, ETHTOOL_GTSO) &&
-           set_offload_off(fd, interface, ETHTOOL_SGSO, ETHTOOL_GGSO) &&
-           set_offload_off(fd, interface, ETHTOOL_STXCSUM, ETHTOOL_GTXCSUM) &&
-           set_offload_off(fd, interface, ETHTOOL_SRXCSUM, ETHTOOL_GRXCSUM);
 }
 
 static bool set_option(int fd, int name, int value)
@@ -110,10 +89,6 @@ bool port_open(struct port *port, const char *interface, uint32_t slots, char *e
         done = set_option(port->fd, PACKET_VERSION, TPACKET_V2) && set_option(port->fd, PACKET_QDISC_BYPASS, 1) &&
                set_option(port->fd, PACKET_IGNORE_OUTGOING, 1) &&
                setsockopt(port->fd, SOL_SOCKET, SO_SNDBUFFORCE, &send_buffer, sizeof send_buffer) == 0;
-    }
-    if (done) {
-        step = "switch offloads off";
-        done = offloads_off(port->fd, interface);
     }
     if (done) {
         step = "get memory for the packet ring";

@@ -31,7 +31,7 @@ struct arrival {
 };
 
 /* Open the interface of this network namespace, with room for at least `slots` frames. On failure false and one line
- * in `error`. Brings the interface up, with offloads off. */
+ * in `error`. Brings the interface up. */
 bool port_open(struct port *port, const char *interface, uint32_t slots, char *error, size_t error_size);
 void port_close(struct port *port);
 

@@ -1,0 +1,71 @@
+"""Nodes for link tests: network namespaces, each held by a small process of its own."""
+
+import os
+import subprocess
+from collections.abc import Iterator, Sequence
+from uuid import uuid4
+
+import pytest
+from link_probes import Node
+
+from testbed.links.delayline import DelayLine
+from testbed.links.interface import Link, LinkKind, RunningLinks
+
+KINDS: dict[str, type[LinkKind]] = {"delayline": DelayLine}
+
+
+class Bench:
+    """Builds links of one kind between fresh nodes, and clears up."""
+
+    def __init__(self, kind: LinkKind) -> None:
+        self.kind = kind
+        self.run_id = f"test-{uuid4().hex[:8]}"
+        self.nodes: dict[str, Node] = {}
+        self._running: list[RunningLinks] = []
+
+    def node(self, name: str) -> Node:
+        if name not in self.nodes:
+            self.nodes[name] = Node(name)
+        return self.nodes[name]
+
+    def build(self, *links: Link) -> RunningLinks:
+        pids = {end.node: self.node(end.node).pid for link in links for end in (link.a, link.b)}
+        running = self.kind.build(links, pids, self.run_id)
+        self._running.append(running)
+        return running
+
+    def processes(self) -> Sequence[int]:
+        """Processes that carry the mark of this run."""
+        mark = f"TESTBED_RUN={self.run_id}".encode()
+        return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if mark in _environment(pid)]
+
+    def close(self) -> None:
+        for running in self._running:
+            running.close()
+        for node in self.nodes.values():
+            node.close()
+
+
+def _environment(pid: int) -> list[bytes]:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as variables:
+            return variables.read().split(b"\0")
+    except OSError:  # it has ended, or is ending
+        return []
+
+
+@pytest.fixture(params=sorted(KINDS))
+def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
+    if os.geteuid() != 0:
+        pytest.skip("needs root: network namespaces")
+    if subprocess.run(["unshare", "--net", "true"], check=False).returncode != 0:
+        pytest.skip("no network namespaces here")
+    kind = KINDS[request.param]()
+    refusal = kind.refusal([])
+    if refusal:
+        pytest.skip(refusal)
+    bench = Bench(kind)
+    try:
+        yield bench
+    finally:
+        bench.close()

@@ -1,0 +1,140 @@
+"""Frames sent and received at the ends of links, with the kernel's receive stamps."""
+
+import socket
+import struct
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from testbed.links.interface import Direction, DirectionCounters, Link, LinkEnd, RunningLinks
+from testbed.links.veth import in_namespace
+
+PROBE_TYPE = 0x88B5  # for local experiments
+HEADER = struct.Struct("!6s6sHIQ")  # addresses, type, number, send time
+SMALLEST, LARGEST = 60, 9014
+
+_SO_TIMESTAMPNS = 35
+_SO_RCVBUFFORCE = 33
+_RECEIVE_BUFFER_BYTES = 128 << 20
+
+
+class Node:
+    """A network namespace, without IPv6 chatter, that lives until closed or until this process ends."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        script = "echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6; echo ready; exec cat"
+        self._process = subprocess.Popen(
+            ["unshare", "--net", "sh", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        self.pid = self._process.pid
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == b"ready\n"
+
+    def interfaces(self) -> set[str]:
+        return {name for _, name in in_namespace(self.pid, socket.if_nameindex)} - {"lo"}
+
+    def run(self, *command: str) -> str:
+        inside = ["nsenter", "--net", "--target", str(self.pid), *command]
+        return subprocess.run(inside, check=True, capture_output=True, text=True).stdout
+
+    def open(self, act: Callable[[], socket.socket]) -> socket.socket:
+        return in_namespace(self.pid, act)
+
+    def close(self) -> None:
+        self._process.communicate()
+
+
+@dataclass(frozen=True)
+class Received:
+    number: int
+    sent_ns: int
+    received_ns: int
+    frame: bytes
+
+
+class Port:
+    """A packet socket at a node's end of a link."""
+
+    def __init__(self, node: Node, interface: str) -> None:
+        def act() -> socket.socket:
+            opened = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(PROBE_TYPE))
+            opened.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _RECEIVE_BUFFER_BYTES)
+            opened.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+            opened.bind((interface, PROBE_TYPE))
+            return opened
+
+        self.socket = node.open(act)
+
+    def send(self, number: int, size: int = SMALLEST, filling: bytes = b"\0") -> None:
+        header = HEADER.pack(b"\xff" * 6, b"\x02" * 6, PROBE_TYPE, number, time.time_ns())
+        self.socket.send(header + (filling * size)[: size - HEADER.size])
+
+    def receive(self, quiet_s: float, most: int | None = None) -> list[Received]:
+        """What arrives until nothing has come for a while, or until there are `most` frames."""
+        received: list[Received] = []
+        self.socket.settimeout(quiet_s)
+        while most is None or len(received) < most:
+            try:
+                frame, ancillary, _, _ = self.socket.recvmsg(LARGEST + 64, 256)
+            except TimeoutError:
+                break
+            seconds, nanoseconds = struct.unpack("qq", ancillary[0][2])
+            _, _, _, number, sent_ns = HEADER.unpack_from(frame)
+            received.append(Received(number, sent_ns, seconds * 10**9 + nanoseconds, frame))
+        return received
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+def direction(
+    one_way_delay_ms: float = 0.0,
+    rate_mbps: float = 1000.0,
+    queue_bytes: int = 20_000_000,
+    loss: float = 0.0,
+    seed: int = 0,
+) -> Direction:
+    return Direction(round(one_way_delay_ms * 1e6), round(rate_mbps * 1e6), queue_bytes, loss, seed)
+
+
+def link(a: str, b: str, forward: Direction, backward: Direction | None = None) -> Link:
+    return Link(f"{a}-{b}", LinkEnd(a, f"to-{b}"), LinkEnd(b, f"to-{a}"), forward, backward or forward)
+
+
+def serialisation_ns(size: int, rate_mbps: float) -> float:
+    return size * 8e3 / rate_mbps
+
+
+def send_in_thread(port: Port, count: int, size: int = SMALLEST, every_s: float = 0.0) -> threading.Thread:
+    def act() -> None:
+        for number in range(count):
+            port.send(number, size)
+            if every_s:
+                time.sleep(every_s)
+
+    thread = threading.Thread(target=act)
+    thread.start()
+    return thread
+
+
+def settled(running: RunningLinks, key: tuple[str, str], frames_in: int) -> DirectionCounters:
+    """Counters once every frame is accounted for; the wait is bounded, what is returned then is for the test to judge."""
+    deadline = time.monotonic() + 10
+    while True:
+        counters = running.counters()[key]
+        if counters.frames_in >= frames_in and left(counters) == 0 or time.monotonic() > deadline:
+            return counters
+        time.sleep(0.01)
+
+
+def left(counters: DirectionCounters) -> int:
+    """Frames that came in and have neither gone out nor been dropped."""
+    dropped = counters.dropped_queue + counters.dropped_loss + counters.dropped_other
+    return counters.frames_in - counters.frames_out - dropped
+
+
+def delays_ns(received: Sequence[Received]) -> list[int]:
+    return sorted(one.received_ns - one.sent_ns for one in received)
