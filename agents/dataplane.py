@@ -11,6 +11,7 @@ import os
 import select
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -82,7 +83,7 @@ class DataPlane:
         self._receiver.close()
 
     def serve(self) -> None:
-        """Until `stop`, or until the run is gone. Raises ValueError, KeyError or OSError when it cannot go on."""
+        """Until `stop`, or until the run is gone. Raises ValueError, LookupError or OSError when it cannot go on."""
         poll = select.poll()
         for fd in (self._channel.fileno(), self._receiver.fileno(), self._pacer.done_fd):
             poll.register(fd, select.POLLIN)
@@ -270,8 +271,9 @@ def main() -> int:
             data_plane.serve()
         finally:
             data_plane.close()
-    except (ValueError, KeyError, OSError) as error:
-        channel.send("error", message=f"data plane: {error}")
+    except (ValueError, LookupError, OSError) as error:
+        with suppress(OSError):
+            channel.send("error", message=f"data plane: {error}")
         return 1
     finally:
         channel.close()
