@@ -42,6 +42,16 @@ setup(
             extra_compile_args=[*WARNINGS, "-D_GNU_SOURCE"],
             libraries=["pthread", "m"],
         ),
+        # No Python module: a shared library behind the C ABI of engines, which ctypes loads.
+        Extension(
+            "aggregator.engines._native",
+            sources=sorted(str(path) for path in Path("aggregator/engines/native").glob("*.c")),
+            depends=[
+                "aggregator/engines/testbed_engine.h",
+                *sorted(str(path) for path in Path("aggregator/engines/native").glob("*.h")),
+            ],
+            extra_compile_args=[*WARNINGS, "-O3", "-fvisibility=hidden", "-D_GNU_SOURCE"],
+        ),
         Extension(
             "agents._pacer",
             sources=["agents/_pacer.c"],

@@ -38,8 +38,7 @@ def make_engine(name: str) -> Engine:
         return _BUILT_IN[name]()
     point = _registered().get(name)
     if point is None:
-        raise EngineError(
-            f"engine {name!r} is unknown; there are: {', '.join(engine_names())}, or the path of a library with a / in it"
-        )
+        known = ", ".join(engine_names())
+        raise EngineError(f"engine {name!r} is unknown; there are: {known}, or a library's path with a / in it")
     factory: EngineFactory = point.load()
     return factory()

@@ -185,9 +185,7 @@ class LibraryEngine:
 
     def poll(self, headers: HeaderBatch, payloads: NDArray[np.int32], now_ns: int) -> int:
         address, stride = _rows(payloads)
-        count: int = self._library.tb_poll(
-            self._engine, self._batch(headers), address, stride, len(payloads), now_ns
-        )
+        count: int = self._library.tb_poll(self._engine, self._batch(headers), address, stride, len(payloads), now_ns)
         return count
 
     def next_deadline_ns(self) -> int | None:

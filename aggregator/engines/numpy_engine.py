@@ -7,6 +7,7 @@ taken in each set says whether a new key finds room. Which way an entry sits in 
 import heapq
 from collections import deque
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,11 +28,12 @@ from aggregator.engine import (
 )
 from aggregator.wire.packet import Reason
 
+_Numbers = NDArray[Any]
 _NEVER = np.iinfo(np.int64).max
 _CAPABILITIES = Capabilities(
     name="numpy",
     kind="numpy",
-    number_formats=(0,),
+    number_formats=(0, 1),
     collision_policies=("bypass-new", "evict-old"),
     max_slots=1 << 31,
     max_values_per_chunk=1 << 14,
@@ -103,13 +105,14 @@ class NumpyEngine:
         check_config(config, _CAPABILITIES)
         self._config = config
         # Pages of the pool are backed by memory only once they are written.
-        self._pool: NDArray[np.int32] = np.empty((config.slots, config.values_per_chunk), np.int32)
-        self._staging: NDArray[np.int32] = np.empty((config.max_batch, config.values_per_chunk), np.int32)
+        self._number = np.dtype(np.float32 if config.number_format == 1 else np.int32)
+        self._pool: _Numbers = np.empty((config.slots, config.values_per_chunk), self._number)
+        self._staging: _Numbers = np.empty((config.max_batch, config.values_per_chunk), self._number)
         self._sets = config.index_entries // INDEX_WAYS
         self.reset()
 
     def close(self) -> None:
-        self._pool = self._staging = np.empty((0, 0), np.int32)
+        self._pool = self._staging = np.empty((0, 0), self._number)
 
     def reset(self) -> None:
         slots = self._config.slots
@@ -153,6 +156,7 @@ class NumpyEngine:
 
     def submit(self, headers: HeaderBatch, payloads: NDArray[np.int32], count: int, now_ns: int) -> int:
         self._forget_tombstones(now_ns)
+        payloads = payloads.view(self._number)
         rows = zip(
             headers.job[:count].tolist(),
             headers.epoch[:count].tolist(),
@@ -184,7 +188,7 @@ class NumpyEngine:
                 headers.verdict[i] = self._take(clique, place, source, payloads[i, :value_count], now_ns)
         return count
 
-    def _take(self, clique: _Clique, place: int, source: int, values: NDArray[np.int32], now_ns: int) -> Verdict:
+    def _take(self, clique: _Clique, place: int, source: int, values: _Numbers, now_ns: int) -> Verdict:
         """One contribution of an announced round from an expected contributor."""
         counts = clique.counts
         entry = clique.entries.get(place)
@@ -230,7 +234,7 @@ class NumpyEngine:
         entry = clique.entries[place] = _Entry(clique, place, key_set, value_count)
         return entry
 
-    def _open_slot(self, entry: _Entry, values: NDArray[np.int32], bit: int, now_ns: int) -> bool:
+    def _open_slot(self, entry: _Entry, values: _Numbers, bit: int, now_ns: int) -> bool:
         """Give the key a slot with these values in it; False when the pool is empty and the newcomer must bypass."""
         if not self._free_slots:
             if self._config.collision_policy != "evict-old":
@@ -248,7 +252,7 @@ class NumpyEngine:
         self._high_water = max(self._high_water, len(self._occupants))
         return True
 
-    def _complete(self, entry: _Entry, bit: int, values: NDArray[np.int32], now_ns: int) -> None:
+    def _complete(self, entry: _Entry, bit: int, values: _Numbers, now_ns: int) -> None:
         """Stage the whole sum; the contribution that completes a key goes straight there."""
         entry.in_sum |= bit
         row = self._stage(entry, Reason.COMPLETE, None)
@@ -260,7 +264,7 @@ class NumpyEngine:
             entry.closed = True
             self._bury(entry, now_ns)
 
-    def _stage(self, entry: _Entry, reason: Reason, values: NDArray[np.int32] | None) -> NDArray[np.int32]:
+    def _stage(self, entry: _Entry, reason: Reason, values: _Numbers | None) -> _Numbers:
         """Queue a result for `poll`; returns its payload, filled from `values` if given."""
         row = self._free_rows.pop()
         self._staged.append((entry, row, reason, entry.in_sum))
@@ -302,6 +306,7 @@ class NumpyEngine:
 
     def poll(self, headers: HeaderBatch, payloads: NDArray[np.int32], now_ns: int) -> int:
         count = 0
+        payloads = payloads.view(self._number)
         while self._staged and count < len(payloads):
             entry, row, reason, bitmap = self._staged.popleft()
             payloads[count, : entry.value_count] = self._staging[row, : entry.value_count]
