@@ -42,13 +42,22 @@ setup(
             extra_compile_args=[*WARNINGS, "-D_GNU_SOURCE"],
             libraries=["pthread", "m"],
         ),
-        # No Python module: a shared library behind the C ABI of engines, which ctypes loads.
+        # These two are no Python modules but shared libraries, which ctypes loads.
         Extension(
             "aggregator.engines._native",
             sources=sorted(str(path) for path in Path("aggregator/engines/native").glob("*.c")),
             depends=[
                 "aggregator/engines/testbed_engine.h",
                 *sorted(str(path) for path in Path("aggregator/engines/native").glob("*.h")),
+            ],
+            extra_compile_args=[*WARNINGS, "-O3", "-fvisibility=hidden", "-D_GNU_SOURCE"],
+        ),
+        Extension(
+            "aggregator._receive",
+            sources=sorted(str(path) for path in Path("aggregator/native").glob("*.c")),
+            depends=[
+                "aggregator/engines/testbed_engine.h",
+                *sorted(str(path) for path in Path("aggregator/native").glob("*.h")),
             ],
             extra_compile_args=[*WARNINGS, "-O3", "-fvisibility=hidden", "-D_GNU_SOURCE"],
         ),

@@ -3,19 +3,26 @@
 import socket
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
-from aggregator.wire.packet import Header, Kind, PacketError, parse_packet
+from aggregator.wire.packet import PROBE_VALUES, Header, Kind, PacketError, parse_packet
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a run's contributions look like. `contributors`: id by source address; `shard_values`: values per shard."""
+
+    job: int
+    contributors: Mapping[str, int]
+    shard_values: Sequence[int]
+    values_per_chunk: int
 
 
 class Admission:
     """The checks that come before the engine. Every refusal is counted by reason in `refused`."""
 
-    def __init__(self, job: int, contributors: Mapping[str, int], shard_values: Sequence[int], values_per_chunk: int):
-        """`contributors`: id by source address. `shard_values`: how many values each shard has."""
-        self._job = job
-        self._contributors = contributors
-        self._shard_values = shard_values
-        self._values_per_chunk = values_per_chunk
+    def __init__(self, shape: Shape):
+        self._shape = shape
         self._flows: frozenset[tuple[bytes, str]] = frozenset()
         self.refused: Counter[str] = Counter()
 
@@ -36,17 +43,19 @@ class Admission:
             return None
         if (group, source_address) not in self._flows:
             reason = "group"
-        elif self._contributors.get(source_address) != header.source:
+        elif self._shape.contributors.get(source_address) != header.source:
             reason = "source"
-        elif header.job != self._job:
+        elif header.job != self._shape.job:
             reason = "epoch"
         elif header.kind is Kind.PROBE:
-            return header
+            if header.value_count == PROBE_VALUES:
+                return header
+            reason = "length"
         elif header.kind is not Kind.CONTRIBUTION or header.flags or header.number_format:
             reason = "kind"
         elif header.bitmap != 1 << header.source or header.contributors != 1:
             reason = "source"
-        elif header.value_count != self._value_count(header.shard, header.chunk):
+        elif header.value_count == 0 or header.value_count != self._value_count(header.shard, header.chunk):
             reason = "length"
         else:
             return header
@@ -55,6 +64,7 @@ class Admission:
 
     def _value_count(self, shard: int, chunk: int) -> int:
         """How many values the chunk has; at most 0 if there is no such chunk or shard."""
-        if shard >= len(self._shard_values):
+        shape = self._shape
+        if shard >= len(shape.shard_values):
             return 0
-        return min(self._values_per_chunk, self._shard_values[shard] - chunk * self._values_per_chunk)
+        return min(shape.values_per_chunk, shape.shard_values[shard] - chunk * shape.values_per_chunk)

@@ -14,15 +14,14 @@ from collections.abc import Iterable
 from typing import Any
 
 from aggregator import sockets
-from aggregator.admission import Admission
+from aggregator.admission import Shape
 from aggregator.engine import BYPASSED, INDEX_WAYS, EngineConfig, EngineError, empty_headers
 from aggregator.engines import make_engine
 from aggregator.realtime import become_realtime
-from aggregator.results import ResultStreams, datagram_rows, payload_rows
+from aggregator.receiver import BATCH, make_receiver
+from aggregator.results import ResultStreams
 from aggregator.wire import control
-from aggregator.wire.packet import Header, Kind, PacketError, probe_sent_ns
 
-BATCH = 64
 _ROUNDS_REMEMBERED = 4
 _IDLE_MS = 1000.0
 _REST_MS = 2.0
@@ -54,8 +53,9 @@ class Edge:
                 max_batch=BATCH,
             )
         )
-        self.admission = Admission(self.job, setup["contributors"], shard_values, values_per_chunk)
-        self.receiver = sockets.open_receiver()
+        self.socket = sockets.open_receiver()
+        shape = Shape(self.job, setup["contributors"], shard_values, values_per_chunk)
+        self.receiver = make_receiver(self.socket, shape)
         self.results = ResultStreams(
             sockets.open_sender(self.address),
             setup["host_addresses"],
@@ -67,11 +67,6 @@ class Edge:
         self.phases: dict[int, list[dict[str, int]]] = {}
         self.flows: dict[int, set[tuple[str, str]]] = {}
         self.armed: dict[int, int] = {}
-        self._memory = datagram_rows(BATCH, values_per_chunk)
-        self._rows = [memoryview(row) for row in self._memory]
-        self._payloads = payload_rows(self._memory, values_per_chunk)
-        self._sizes = [0] * BATCH
-        self._in = empty_headers(BATCH)
         self._out = empty_headers(BATCH)
         self._counted_refusals: dict[str, int] = {}
         self._counted_overflows = 0
@@ -79,55 +74,23 @@ class Edge:
     # --- packets ---
 
     def receive(self) -> bool:
-        """Take up to BATCH datagrams from the socket and submit the contributions; whether the socket is empty then."""
-        count = 0
-        headers = self._in
-        emptied = False
-        for _ in range(BATCH):
-            row = self._rows[count]
-            try:
-                size, ancillary, _, (source_address, _) = self.receiver.recvmsg_into([row], sockets.ANCILLARY_BYTES)
-            except BlockingIOError:
-                emptied = True
-                break
-            datagram = row[:size]
-            header = self.admission.admit(datagram, source_address, sockets.destination(ancillary))
-            if header is None:
-                continue
-            if header.kind is Kind.PROBE:
-                self._note_probe(header, datagram)
-                continue
-            headers.job[count] = header.job
-            headers.epoch[count] = header.epoch
-            headers.round[count] = header.round
-            headers.shard[count] = header.shard
-            headers.chunk[count] = header.chunk
-            headers.value_count[count] = header.value_count
-            headers.source[count] = header.source
-            self._sizes[count] = size
-            count += 1
+        """Take a batch from the socket and submit it; whether the socket is empty now."""
+        count, emptied = self.receiver.receive()
+        for probe in self.receiver.take_probes():
+            self.probes.setdefault(probe.probe, []).append((probe.group, probe.sent_ns, probe.arrival_ns))
         if count:
             self._submit(count, time.monotonic_ns())
         return emptied
 
     def _submit(self, count: int, now_ns: int) -> None:
-        """Give the first `count` rows to the engine. Its staging is empty, so it takes the whole batch."""
-        accepted = self.engine.submit(self._in, self._payloads, count, now_ns)
+        """Give the first `count` rows to the engine. No results wait in it, so it takes the whole batch."""
+        headers = self.receiver.headers
+        accepted = self.engine.submit(headers, self.receiver.payloads, count, now_ns)
         if accepted != count:
             raise EngineError(f"engine took {accepted} of {count} contributions although no results were waiting")
-        verdicts = self._in.verdict[:count].tolist()
-        for i, verdict in enumerate(verdicts):
+        for i, verdict in enumerate(headers.verdict[:count].tolist()):
             if verdict in _BYPASSED:
-                self.results.add_bypassed(self._rows[i][: self._sizes[i]], int(self._in.shard[i]))
-
-    def _note_probe(self, header: Header, datagram: memoryview) -> None:
-        try:
-            sent_ns = probe_sent_ns(datagram)
-        except PacketError:
-            self.admission.refused["length"] += 1
-            return
-        group = ".".join(str(byte) for byte in header.number.to_bytes(4, "big"))
-        self.probes.setdefault(header.chunk, []).append((group, sent_ns, time.monotonic_ns()))
+                self.results.add_bypassed(self.receiver.datagram(i), int(headers.shard[i]))
 
     def serve(self, now_ns: int) -> None:
         """Send what is due. On return the engine has no result that is due, or the ring is full."""
@@ -180,10 +143,10 @@ class Edge:
             del self.flows[old], self.phases[old]
         wanted = self._all_flows()
         for group, source in sorted(wanted - joined):
-            sockets.join(self.receiver, group, source, self.address)
+            sockets.join(self.socket, group, source, self.address)
         for group, source in sorted(joined - wanted):
-            sockets.leave(self.receiver, group, source, self.address)
-        self.admission.allow(wanted)
+            sockets.leave(self.socket, group, source, self.address)
+        self.receiver.allow(wanted)
 
     def _all_flows(self) -> set[tuple[str, str]]:
         return set().union(*self.flows.values())
@@ -209,7 +172,7 @@ class Edge:
                 "late": counts.late,
                 "duplicate": counts.duplicate,
             }
-        overflows = sockets.overflows(self.receiver)
+        overflows = sockets.overflows(self.socket)
         report["high_water_slots"] = high_water
         report["refused"] = self._new_refusals()
         report["socket_overflows"] = overflows - self._counted_overflows
@@ -219,7 +182,7 @@ class Edge:
     def _new_refusals(self) -> dict[str, int]:
         """Refusals since the last call, by the edge's checks and by the engine's."""
         counters = self.engine.stats().counters
-        totals = self.admission.refused.copy()
+        totals = self.receiver.refused()
         totals["epoch"] += counters.refused_epoch
         totals["source"] += counters.refused_source
         totals["length"] += counters.refused_length
@@ -235,8 +198,8 @@ def run(edge: Edge, channel: control.Channel) -> None:
     resting, watching = select.poll(), select.poll()
     for poller in (resting, watching):
         poller.register(channel.fileno(), select.POLLIN)
-    watching.register(edge.receiver.fileno(), select.POLLIN)
-    receiver, rest_ms = edge.receiver.fileno(), 0.0
+    watching.register(edge.socket.fileno(), select.POLLIN)
+    receiver, rest_ms = edge.socket.fileno(), 0.0
     while True:
         wait_ms = edge.wait_ms(time.monotonic_ns())
         if rest_ms or not edge.can_receive():

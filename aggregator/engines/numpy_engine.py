@@ -112,7 +112,7 @@ class NumpyEngine:
         self.reset()
 
     def close(self) -> None:
-        self._pool = self._staging = np.empty((0, 0), self._number)
+        self._pool = self._staging = np.empty((0, 0), np.int32)
 
     def reset(self) -> None:
         slots = self._config.slots
