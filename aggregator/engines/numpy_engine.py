@@ -212,7 +212,7 @@ class NumpyEngine:
             self._complete(entry, bit, values, now_ns)
         elif entry.slot >= 0:
             total = self._pool[entry.slot, : entry.value_count]
-            np.add(total, values, out=total)
+            self.add(total, total, values)
             entry.in_sum |= bit
         elif not self._open_slot(entry, values, bit, now_ns):
             entry.seen |= bit
@@ -223,6 +223,10 @@ class NumpyEngine:
         entry.seen |= bit
         counts.added += 1
         return Verdict.ADDED
+
+    def add(self, total: _Numbers, left: _Numbers, right: _Numbers) -> None:
+        """total = left + right, element by element; `total` may be `left`."""
+        np.add(left, right, out=total)
 
     def _enter(self, clique: _Clique, place: int, value_count: int) -> _Entry | None:
         """A new entry in the index, or None when the key's set has no free way."""
@@ -257,7 +261,7 @@ class NumpyEngine:
         entry.in_sum |= bit
         row = self._stage(entry, Reason.COMPLETE, None)
         if entry.slot >= 0:
-            np.add(self._pool[entry.slot, : entry.value_count], values, out=row)
+            self.add(row, self._pool[entry.slot, : entry.value_count], values)
             self._evict(entry.slot, now_ns)
         else:
             row[:] = values

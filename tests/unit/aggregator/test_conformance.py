@@ -1,7 +1,10 @@
 """The conformance kit: engines agree on traces, the traces hold what they should, and a wrong engine is found out."""
 
+import importlib.util
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +15,9 @@ from aggregator.conformance.traces import TRACES, Announce, Packets, Trace, step
 from aggregator.engine import HeaderBatch, Stats
 from aggregator.engines import engine_names, make_engine
 from aggregator.engines.numpy_engine import NumpyEngine
+
+ROOT = Path(__file__).parents[3]
+EXAMPLES = ROOT / "docs" / "examples" / "engine"
 
 
 def by_name(name: str) -> Trace:
@@ -76,6 +82,31 @@ def test_wrong_engine_is_found_out() -> None:
     difference = first_difference(AddsDuplicates(), NumpyEngine(), by_name("lossy"), 64)
     assert difference is not None
     assert "reference" in difference
+
+
+def load_example() -> type[NumpyEngine]:
+    spec = importlib.util.spec_from_file_location("halves_engine", EXAMPLES / "halves_engine.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    engine: type[NumpyEngine] = module.HalvesEngine
+    return engine
+
+
+def test_example_engine_in_python_conforms() -> None:
+    for name in ("lossy", "short-pool"):
+        assert first_difference(load_example()(), NumpyEngine(), by_name(name), 7) is None
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
+def test_example_engine_in_c_conforms(tmp_path: Path) -> None:
+    library = tmp_path / "halves.so"
+    sources = [ROOT / "aggregator/engines/native/engine.c", EXAMPLES / "halves_sum.c"]
+    command = ["gcc", "-std=c11", "-O2", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
+    subprocess.run([*command, "-o", library, *sources], check=True, timeout=60)
+    for name in ("lossy", "evict-old", "f32"):
+        assert first_difference(make_engine(str(library)), NumpyEngine(), by_name(name), 7) is None
 
 
 def test_command_says_same_and_exits_0_or_names_what_is_wrong() -> None:
