@@ -62,14 +62,20 @@ class Namespace:
     def run(self, *argv: str) -> None:
         subprocess.run(self.command(*argv), check=True)
 
-    def udp_socket(self) -> socket.socket:
-        """A socket that belongs to this namespace."""
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """What this thread opens meanwhile belongs to this namespace."""
         with open("/proc/self/ns/net") as home, open(f"/proc/{self.process.pid}/ns/net") as there:
             _setns(there.fileno())
             try:
-                return socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+                yield
             finally:
                 _setns(home.fileno())
+
+    def udp_socket(self) -> socket.socket:
+        """A socket that belongs to this namespace."""
+        with self.entered():
+            return socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 
     def close(self) -> None:
         self.process.kill()
