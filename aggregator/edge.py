@@ -10,13 +10,19 @@ import select
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from aggregator import sockets
 from aggregator.admission import Shape
-from aggregator.engine import BYPASSED, INDEX_WAYS, EngineConfig, EngineError, empty_headers
+from aggregator.engine import BYPASSED, INDEX_WAYS, Engine, EngineConfig, EngineError, empty_headers
 from aggregator.engines import make_engine
+from aggregator.engines.passthrough import PassthroughEngine
 from aggregator.realtime import become_realtime
 from aggregator.receiver import BATCH, make_receiver
 from aggregator.results import ResultStreams
@@ -25,6 +31,7 @@ from aggregator.wire import control
 _ROUNDS_REMEMBERED = 4
 _IDLE_MS = 1000.0
 _REST_MS = 2.0
+_COUNTS = ("complete", "timeout", "collision", "passthrough", "late", "duplicate")
 _BYPASSED = frozenset(int(verdict) for verdict in BYPASSED)
 
 
@@ -43,16 +50,19 @@ class Edge:
         values_per_chunk: int = setup["values_per_chunk"]
         shard_values: list[int] = setup["shard_values"]
         chunks = sum(-(-values // values_per_chunk) for values in shard_values)
-        self.engine = make_engine(setup["engine"])
-        self.engine.open(
-            EngineConfig(
-                slots=setup["slots"],
-                values_per_chunk=values_per_chunk,
-                index_entries=index_entries(setup["slots"], chunks),
-                hash_key=self.job,
-                max_batch=BATCH,
-            )
+        self._engine_config = EngineConfig(
+            slots=setup["slots"],
+            values_per_chunk=values_per_chunk,
+            index_entries=index_entries(setup["slots"], chunks),
+            hash_key=self.job,
+            max_batch=BATCH,
         )
+        self.engine = make_engine(setup["engine"])
+        self.engine.open(self._engine_config)
+        self._failed: Engine | None = None
+        self._held = 0
+        self._refused_by_failed: Counter[str] = Counter()
+        self.engine_failure = ""
         self.socket = sockets.open_receiver()
         shape = Shape(self.job, setup["contributors"], shard_values, values_per_chunk)
         self.receiver = make_receiver(self.socket, shape)
@@ -66,10 +76,16 @@ class Edge:
         self.probes: dict[int, list[tuple[str, int, int]]] = {}
         self.phases: dict[int, list[dict[str, int]]] = {}
         self.flows: dict[int, set[tuple[str, str]]] = {}
-        self.armed: dict[int, int] = {}
+        self.armed: dict[int, tuple[int, dict[str, int]]] = {}
         self._out = empty_headers(BATCH)
         self._counted_refusals: dict[str, int] = {}
         self._counted_overflows = 0
+
+    def close(self) -> None:
+        """Close the sockets and the engine."""
+        self.socket.close()
+        self.results.close()
+        self.engine.close()
 
     # --- packets ---
 
@@ -85,32 +101,73 @@ class Edge:
     def _submit(self, count: int, now_ns: int) -> None:
         """Give the first `count` rows to the engine. No results wait in it, so it takes the whole batch."""
         headers = self.receiver.headers
-        accepted = self.engine.submit(headers, self.receiver.payloads, count, now_ns)
-        if accepted != count:
-            raise EngineError(f"engine took {accepted} of {count} contributions although no results were waiting")
+        try:
+            accepted = self.engine.submit(headers, self.receiver.payloads, count, now_ns)
+            if accepted != count:
+                raise EngineError(f"took {accepted} of {count} contributions although no results were waiting")
+        except Exception as error:
+            self._fall_back(error, now_ns)
+            self._held = count
+            return
         for i, verdict in enumerate(headers.verdict[:count].tolist()):
             if verdict in _BYPASSED:
                 self.results.add_bypassed(self.receiver.datagram(i), int(headers.shard[i]))
+
+    def _fall_back(self, error: Exception, now_ns: int) -> None:
+        """Go on without an engine that has failed: pass through what comes. Once more it is asked for what it holds."""
+        if isinstance(self.engine, PassthroughEngine):
+            raise error
+        self.engine_failure = f"{type(error).__name__}: {error}"
+        print(f"edge: engine failed, passing through: {self.engine_failure}", file=sys.stderr)
+        self._failed, self.engine = self.engine, PassthroughEngine()
+        self.engine.open(replace(self._engine_config, collision_policy="bypass-new"))
+        for round_number, (epoch, plan) in self.armed.items():
+            self.engine.set_clique(self.job, epoch, round_number, plan["expected"], plan["deadline_ns"])
+        with contextlib.suppress(Exception):
+            self._refused_by_failed = _refusals(self._failed)
+            self._failed.flush(now_ns)
+
+    def _poll(self, payloads: NDArray[np.int32], now_ns: int) -> int:
+        """Poll the engine; one that has failed comes first, and is given up when it is empty or fails again."""
+        if self._failed is None:
+            try:
+                return self.engine.poll(self._out, payloads, now_ns)
+            except Exception as error:
+                self._fall_back(error, now_ns)
+        assert self._failed is not None
+        try:
+            count = self._failed.poll(self._out, payloads, now_ns)
+        except Exception:
+            count = 0
+        # The batch that is held back needs room: until there is, the failed engine stays, empty.
+        if count == 0 and self.results.room() >= BATCH:
+            self._failed = None
+            # The batch that it failed with may be in sums that have just gone out. A host drops what overlaps with
+            # what it has, so the single contributions have to come after the sums.
+            held, self._held = self._held, 0
+            if held:
+                self._submit(held, now_ns)
+        return count
 
     def serve(self, now_ns: int) -> None:
         """Send what is due. On return the engine has no result that is due, or the ring is full."""
         self.results.send(now_ns)
         while self.results.room():
             payloads = self.results.free_payloads(BATCH)
-            count = self.engine.poll(self._out, payloads, now_ns)
+            count = self._poll(payloads, now_ns)
             self.results.add_results(self._out, count)
             self.results.send(now_ns)
-            if count < len(payloads):
+            if count == 0 or (count < len(payloads) and self._failed is None):
                 return
 
     def can_receive(self) -> bool:
         """Whether a whole batch could be bypassed, and its results be queued as well."""
-        return self.results.room() >= 2 * BATCH
+        return self._failed is None and self.results.room() >= 2 * BATCH
 
     def wait_ms(self, now_ns: int) -> float:
         """How long nothing is due unless something arrives."""
         due_ns = self.results.next_send_ns(now_ns)
-        deadline_ns = self.engine.next_deadline_ns()
+        deadline_ns = self.engine.next_deadline_ns() if self._failed is None else None
         if deadline_ns is not None and self.results.room():
             due_ns = min(due_ns, deadline_ns)
         return min(_IDLE_MS, max(0.0, (due_ns - now_ns) / 1e6))
@@ -156,39 +213,44 @@ class Edge:
         plan = self.phases[epoch][phase]
         if plan["expected"]:
             self.engine.set_clique(self.job, epoch, round_number, plan["expected"], plan["deadline_ns"])
-            self.armed[round_number] = epoch
+            self.armed[round_number] = (epoch, plan)
 
     def _retire(self, round_number: int) -> dict[str, Any]:
         """Forget the round; counts that belong to no round are those since the last one was retired."""
         high_water = self.engine.stats().high_water_slots
         self.engine.reset_high_water()
-        report: dict[str, Any] = dict.fromkeys(("complete", "timeout", "collision", "late", "duplicate"), 0)
+        report: dict[str, Any] = dict.fromkeys(_COUNTS, 0)
+        passing = isinstance(self.engine, PassthroughEngine)
         if round_number in self.armed:
-            counts = self.engine.drop_clique(self.job, self.armed.pop(round_number), round_number)
+            counts = self.engine.drop_clique(self.job, self.armed.pop(round_number)[0], round_number)
             report = {
                 "complete": counts.complete,
                 "timeout": counts.timeout,
-                "collision": counts.collision + counts.bypassed_pool + counts.bypassed_index,
+                "collision": counts.collision + counts.bypassed_index + (0 if passing else counts.bypassed_pool),
+                "passthrough": counts.bypassed_pool if passing else 0,
                 "late": counts.late,
                 "duplicate": counts.duplicate,
             }
         overflows = sockets.overflows(self.socket)
         report["high_water_slots"] = high_water
         report["refused"] = self._new_refusals()
+        report["engine_failure"] = self.engine_failure
         report["socket_overflows"] = overflows - self._counted_overflows
         self._counted_overflows = overflows
         return report
 
     def _new_refusals(self) -> dict[str, int]:
         """Refusals since the last call, by the edge's checks and by the engine's."""
-        counters = self.engine.stats().counters
-        totals = self.receiver.refused()
-        totals["epoch"] += counters.refused_epoch
-        totals["source"] += counters.refused_source
-        totals["length"] += counters.refused_length
+        totals = self.receiver.refused() + _refusals(self.engine) + self._refused_by_failed
         new = {reason: total - self._counted_refusals.get(reason, 0) for reason, total in totals.items()}
         self._counted_refusals = dict(totals)
         return {reason: count for reason, count in sorted(new.items()) if count}
+
+
+def _refusals(engine: Engine) -> Counter[str]:
+    """What an engine has refused, by the reasons of `retired`."""
+    counters = engine.stats().counters
+    return Counter(epoch=counters.refused_epoch, source=counters.refused_source, length=counters.refused_length)
 
 
 def run(edge: Edge, channel: control.Channel) -> None:

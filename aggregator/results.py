@@ -74,6 +74,10 @@ class ResultStreams:
         self._line_free_ns = 0.0
         self._retry_ns = 0
 
+    def close(self) -> None:
+        """Close the sending socket; what still waits is not sent."""
+        self._sender.close()
+
     def room(self) -> int:
         """How many more datagrams the ring takes."""
         return RING - self._waiting

@@ -10,9 +10,14 @@ from pathlib import Path
 from aggregator.engine import Engine, EngineError, EngineFactory
 from aggregator.engines.library_engine import LibraryEngine, native_engine, native_library
 from aggregator.engines.numpy_engine import NumpyEngine
+from aggregator.engines.passthrough import PassthroughEngine
 
 ENTRY_POINT_GROUP = "testbed.engines"
-_BUILT_IN: Mapping[str, EngineFactory] = {"native": native_engine, "numpy": NumpyEngine}
+_BUILT_IN: Mapping[str, EngineFactory] = {
+    "native": native_engine,
+    "numpy": NumpyEngine,
+    "passthrough": PassthroughEngine,
+}
 
 
 def _registered() -> dict[str, EntryPoint]:

@@ -75,6 +75,8 @@ def test_sums_are_exact_and_numbered(start_edge: StartEdge) -> None:
         "complete": 11,
         "timeout": 0,
         "collision": 0,
+        "passthrough": 0,
+        "engine_failure": "",
         "late": 0,
         "duplicate": 0,
         "high_water_slots": 11,
