@@ -159,6 +159,37 @@ def test_hostile_packets_are_refused_and_counted_and_change_no_sum(start_edge: S
     }
 
 
+def test_flood_of_hostile_packets_changes_no_sum_and_is_counted_whole(start_edge: StartEdge) -> None:
+    rig = start_edge()
+    rig.begin(expected=0b110)
+    good = bytes(rig.memory[: write_packet(rig.memory, rig.header(A), values(1).tobytes())])
+    rng = np.random.default_rng(8)
+    flood, chunks = 100_000, 10
+    for i in range(flood):
+        if i % (flood // chunks) == 0:
+            rig.contribute(A, values(i), chunk=i // (flood // chunks))
+        if i % (flood // chunks) == 5000:
+            rig.contribute(B, values(i), chunk=i // (flood // chunks))
+        # Cut short, so that the flood is one of packets and not of bytes; one byte of the header is not what it was.
+        hostile = bytearray(good[: int(rng.integers(0, 200))])
+        if hostile:
+            hostile[int(rng.integers(0, min(64, len(hostile))))] ^= 1 + int(rng.integers(0, 255))
+        rig.send_raw(A, bytes(hostile))
+    # The last chunk, of 500 values, comes behind the flood: with its sum all of the flood has been looked at.
+    for source in (A, B):
+        rig.contribute(source, values(7, 500), chunk=chunks)
+    for _ in range(chunks):
+        header, total = rig.result()
+        step = header.chunk * (flood // chunks)
+        assert (header.bitmap, header.reason) == (0b110, Reason.COMPLETE)
+        assert (total == values(step) + values(step + 5000)).all()
+    assert rig.result()[0].chunk == chunks
+    report = rig.ask("retire", round=0)
+    assert report["socket_overflows"] == 0
+    assert sum(report["refused"].values()) == flood
+    assert report["complete"] == chunks + 1
+
+
 def test_probes_are_reported_and_not_summed(start_edge: StartEdge) -> None:
     rig = start_edge()
     rig.begin()
