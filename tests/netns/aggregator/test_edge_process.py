@@ -9,7 +9,9 @@ import pytest
 from edge_rig import (
     CONTRIBUTORS,
     EDGE,
+    HOST,
     ISLAND_ID,
+    OTHER_HOST,
     STRANGER,
     EdgeRig,
     Namespace,
@@ -19,7 +21,16 @@ from edge_rig import (
     setup_message,
 )
 
-from aggregator.wire.packet import FLAG_BYPASSED, HEADER_BYTES, Kind, Reason, write_packet, write_probe
+from aggregator.wire.packet import (
+    FLAG_BYPASSED,
+    HEADER_BYTES,
+    RESULT_PORT,
+    Kind,
+    Reason,
+    parse_packet,
+    write_packet,
+    write_probe,
+)
 
 pytestmark = pytest.mark.skipif(bool(root_refusal()), reason=root_refusal())
 A, B, C = CONTRIBUTORS
@@ -247,6 +258,20 @@ def test_results_never_outrun_the_access_link(start_edge: StartEdge) -> None:
     # 200 frames of 8106 bytes last 129.7 ms at 100 Mbit/s, of which 25 ms may be ahead of time.
     assert time.monotonic_ns() - start >= 100_000_000
     assert numbers == list(range(200))
+
+
+def test_each_shard_has_its_host_and_its_numbers(start_edge: StartEdge) -> None:
+    rig = start_edge(shard_values=[4000, 2500], host_addresses=[HOST, OTHER_HOST])
+    rig.begin(expected=0b10)
+    with rig.lan.udp_socket() as other:
+        other.bind((OTHER_HOST, RESULT_PORT))
+        other.settimeout(5)
+        for shard, chunk in ((0, 0), (1, 0), (0, 1), (1, 1)):
+            rig.contribute(A, values(chunk, 500 if (shard, chunk) == (1, 1) else 2000), shard=shard, chunk=chunk)
+        seen = [rig.result()[0] for _ in range(2)]
+        assert [(header.shard, header.chunk, header.number) for header in seen] == [(0, 0, 0), (0, 1, 1)]
+        seen = [parse_packet(memoryview(other.recv(10_000))) for _ in range(2)]
+        assert [(header.shard, header.chunk, header.number) for header in seen] == [(1, 0, 0), (1, 1, 1)]
 
 
 def test_stop_ends_the_process(start_edge: StartEdge) -> None:
