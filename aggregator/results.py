@@ -6,13 +6,13 @@ wait (`room`), so that a burst of results is held in the engine and in the recei
 
 import socket
 from collections.abc import Sequence
-from ipaddress import IPv4Address
 
 import numpy as np
 from numpy.typing import NDArray
 
 from aggregator.engine import HeaderBatch
-from aggregator.wire.batch import MOST, Batch
+from aggregator.outgoing import MOST, Outgoing
+from aggregator.sockets import network_order
 from aggregator.wire.packet import FRAME_OVERHEAD_BYTES, HEADER_BYTES, RESULT_PORT, Kind, flag_bypassed, frame_bytes
 
 RING = 256
@@ -34,10 +34,10 @@ class ResultStreams:
         line_rate_bps: float,
     ):
         self._sender = sender
-        self._hosts: NDArray[np.uint32] = np.array([int(IPv4Address(address)) for address in host_addresses], np.uint32)
+        self._hosts: NDArray[np.uint32] = np.array([network_order(address) for address in host_addresses], np.uint32)
         self._island_id = island_id
         self._numbers = [0] * len(host_addresses)
-        self._ring = Batch(RING, values_per_chunk)
+        self._ring = Outgoing(RING, values_per_chunk)
         self._head = 0
         self._waiting = 0
         self._ns_per_byte = 8e9 / line_rate_bps
@@ -45,6 +45,10 @@ class ResultStreams:
         self._ahead_ns = max(_AHEAD_NS, _AHEAD_FRAMES * frame_bytes(values_per_chunk) * self._ns_per_byte)
         self._line_free_ns = 0.0
         self._retry_ns = 0
+
+    def close(self) -> None:
+        """Close the sending socket; what still waits is not sent."""
+        self._sender.close()
 
     def room(self) -> int:
         """How many more datagrams the ring takes."""
@@ -66,12 +70,11 @@ class ResultStreams:
         records = self._ring.records[first : first + count]
         records["kind"] = Kind.RESULT
         records["source"] = self._island_id
-        records["flags"] = 0
         for name in ("job", "epoch", "round", "shard", "chunk", "value_count", "contributors", "bitmap", "reason"):
             records[name] = getattr(headers, name)[:count]
         numbers = [self._next_number(shard) for shard in headers.shard[:count].tolist()]
         records["number"] = records["trailing_edge"] = numbers
-        records["destination_address"] = self._hosts[headers.shard[:count]]
+        records["destination"] = self._hosts[headers.shard[:count]]
         self._ring.seal(first, count)
         self._waiting += count
 
@@ -80,14 +83,14 @@ class ResultStreams:
         self._numbers[shard] = (number + 1) % _NUMBERS
         return number
 
-    def add_bypassed(self, datagram: NDArray[np.uint8], shard: int) -> None:
+    def add_bypassed(self, datagram: memoryview, shard: int) -> None:
         """Queue a contribution as it came, flagged. The ring must have room."""
         row = self._next_row()
-        copy = self._ring.rows[row, : len(datagram)]
+        copy = self._ring.rows[row, : len(datagram)].data
         copy[:] = datagram
-        flag_bypassed(copy.data)
+        flag_bypassed(copy)
         self._ring.records[row]["size"] = len(datagram)
-        self._ring.records[row]["destination_address"] = self._hosts[shard]
+        self._ring.records[row]["destination"] = self._hosts[shard]
         self._waiting += 1
 
     def send(self, now_ns: int) -> None:

@@ -29,7 +29,7 @@ venv=/opt/testbed/venv
 # Debian's mininet is a module of Debian's python3 only, so another python3 earlier on PATH must not be taken.
 python=/usr/bin/python3
 packages=(sudo mininet iproute2 ethtool tcpdump iputils-ping util-linux procps
-    gcc libc6-dev zlib1g-dev python3 python3-dev python3-venv)
+    gcc libc6-dev python3 python3-dev python3-venv)
 
 missing=()
 for package in "${packages[@]}"; do
@@ -59,7 +59,7 @@ wanted=$(cd "$project" && {
 built() {
     [ -x "$project/testbed/links/delayline/delayline" ] &&
         compgen -G "$project/agents/_pacer*.so" >/dev/null &&
-        compgen -G "$project/aggregator/wire/_batch*.so" >/dev/null
+        compgen -G "$project/aggregator/native/_datagrams*.so" >/dev/null
 }
 if ! built || [ "$(cat "$venv/testbed-installed" 2>/dev/null)" != "$wanted" ]; then
     echo "provision.sh: installing the project into $venv"

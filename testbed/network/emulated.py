@@ -112,6 +112,7 @@ def build_network(topology: Topology, links: tuple[Link, ...], kind: LinkKind, r
     try:
         _configure_islands(topology, pids)
         _configure_routers(topology, pids)
+        _introduce_neighbours(topology, pids)
         _register_interfaces(mininet, topology, links)
     except BaseException:
         network.close()
@@ -204,6 +205,46 @@ def _configure_routers(topology: Topology, pids: Mapping[str, int]) -> None:
                 path = paths.get(island.id, [router])
                 if len(path) > 1:
                     ipr.route("add", dst=naming.island_subnet(island_id), gateway=gateways[router, path[1]])
+
+
+def _introduce_neighbours(topology: Topology, pids: Mapping[str, int]) -> None:
+    """Tell every node its neighbours' link addresses.
+
+    While an address is looked up the kernel holds back only some 200 kB, so a first burst of results would lose frames.
+    """
+    subnets = [  # each a list of (node, interface, address)
+        [
+            (here, naming.core_interface(there), pair.address(here))
+            for here, there in ((pair.a, pair.b), (pair.b, pair.a))
+        ]
+        for pair in naming.core_pairs(topology)
+    ]
+    for island_id, island in enumerate(topology.islands):
+        subnets.append(
+            [
+                (island.id, naming.ROUTER_TO_EDGE, naming.router_address(island_id)),
+                (naming.edge_name(island.id), naming.EDGE_BRIDGE, naming.edge_address(island_id)),
+                (naming.host_name(island.id), naming.HOST_TO_EDGE, naming.host_address(island_id)),
+            ]
+        )
+    link_addresses = {}
+    for node, pid in pids.items():
+        with netlink(pid) as ipr:
+            for message in ipr.get_links():
+                link_addresses[node, message.get("ifname")] = message.get("address")
+    for node, pid in pids.items():
+        with netlink(pid) as ipr:
+            for subnet in subnets:
+                own = next((interface for here, interface, _ in subnet if here == node), None)
+                for there, interface, address in subnet:
+                    if own and there != node:
+                        ipr.neigh(
+                            "replace",
+                            dst=address,
+                            lladdr=link_addresses[there, interface],
+                            ifindex=_index(ipr, own),
+                            state="permanent",
+                        )
 
 
 def _register_interfaces(mininet: Mininet, topology: Topology, links: tuple[Link, ...]) -> None:
