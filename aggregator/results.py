@@ -4,6 +4,7 @@ Datagrams wait in a ring of buffers until the pacing and the socket let them go.
 wait (`room`), so that a burst of results is held in the engine and in the receive buffer and not dropped in a queue.
 """
 
+import ctypes
 import errno
 import socket
 from collections.abc import Mapping, Sequence
@@ -46,6 +47,29 @@ def payload_rows(rows: NDArray[np.uint8], values_per_chunk: int) -> NDArray[np.i
     return rows[:, HEADER_BYTES : HEADER_BYTES + VALUE_BYTES * values_per_chunk].view("<i4")
 
 
+class ResultState(ctypes.Structure):
+    """Where the ring stands; shared with the loop in C (`struct tb_results` of aggregator/native/edge.h)."""
+
+    _fields_ = (
+        ("rows", ctypes.c_void_p),
+        ("stride", ctypes.c_uint64),
+        ("sizes", ctypes.c_void_p),
+        ("shards", ctypes.c_void_p),
+        ("numbers", ctypes.c_void_p),
+        ("addresses", ctypes.c_void_p),
+        ("ns_per_byte", ctypes.c_double),
+        ("ahead_ns", ctypes.c_double),
+        ("line_free_ns", ctypes.c_double),
+        ("retry_ns", ctypes.c_int64),
+        ("ring", ctypes.c_uint32),
+        ("head", ctypes.c_uint32),
+        ("waiting", ctypes.c_uint32),
+        ("fd", ctypes.c_int32),
+        ("island_id", ctypes.c_uint32),
+        ("zero", ctypes.c_uint32),
+    )
+
+
 class ResultStreams:
     """The streams of one edge to its hosts, one stream per shard."""
 
@@ -60,19 +84,28 @@ class ResultStreams:
         self._sender = sender
         self._destinations = [(address, RESULT_PORT) for address in host_addresses]
         self._island_id = island_id
-        self._numbers = [0] * len(host_addresses)
+        self._numbers: NDArray[np.uint32] = np.zeros(len(host_addresses), np.uint32)
+        self._addresses = np.frombuffer(b"".join(socket.inet_aton(address) for address in host_addresses), np.uint32)
         self._memory = datagram_rows(RING, values_per_chunk)
         self._payloads = payload_rows(self._memory, values_per_chunk)
         self._rows = [memoryview(row) for row in self._memory]
-        self._sizes = [0] * RING
-        self._shards = [0] * RING
-        self._head = 0
-        self._waiting = 0
-        self._ns_per_byte = 8e9 / line_rate_bps
-        # The access link's queue holds 50 ms of line rate or 64 frames: half of it is safe to fill ahead of time.
-        self._ahead_ns = max(_AHEAD_NS, _AHEAD_FRAMES * frame_bytes(values_per_chunk) * self._ns_per_byte)
-        self._line_free_ns = 0.0
-        self._retry_ns = 0
+        self._sizes: NDArray[np.uint32] = np.zeros(RING, np.uint32)
+        self._shards: NDArray[np.uint32] = np.zeros(RING, np.uint32)
+        ns_per_byte = 8e9 / line_rate_bps
+        self.state = ResultState(
+            rows=self._memory.ctypes.data,
+            stride=self._memory.strides[0],
+            sizes=self._sizes.ctypes.data,
+            shards=self._shards.ctypes.data,
+            numbers=self._numbers.ctypes.data,
+            addresses=self._addresses.ctypes.data,
+            ns_per_byte=ns_per_byte,
+            # The access link's queue holds 50 ms of line rate or 64 frames: half of it is safe to fill ahead of time.
+            ahead_ns=max(_AHEAD_NS, _AHEAD_FRAMES * frame_bytes(values_per_chunk) * ns_per_byte),
+            ring=RING,
+            fd=sender.fileno(),
+            island_id=island_id,
+        )
 
     def close(self) -> None:
         """Close the sending socket; what still waits is not sent."""
@@ -80,18 +113,19 @@ class ResultStreams:
 
     def room(self) -> int:
         """How many more datagrams the ring takes."""
-        return RING - self._waiting
+        waiting: int = self.state.waiting
+        return RING - waiting
 
     def free_payloads(self, most: int) -> NDArray[np.int32]:
         """Payload rows, at most `most`, for `Engine.poll` to write to; `add_results` then takes the first ones."""
-        start = (self._head + self._waiting) % RING
+        start = self._free_row()
         return self._payloads[start : min(RING, start + min(most, self.room()))]
 
     def add_results(self, headers: HeaderBatch, count: int) -> None:
         """Queue the `count` results that are in the first rows of `headers` and of `free_payloads`."""
         for i in range(count):
             shard = int(headers.shard[i])
-            number = self._numbers[shard]
+            number = int(self._numbers[shard])
             self._numbers[shard] = (number + 1) % _NUMBERS
             header = Header(
                 kind=Kind.RESULT,
@@ -108,41 +142,47 @@ class ResultStreams:
                 reason=_REASONS[int(headers.reason[i])],
                 trailing_edge=number,
             )
-            row = (self._head + self._waiting) % RING
+            row = self._free_row()
             self._queue(row, write_header(self._rows[row], header), shard)
 
     def add_bypassed(self, datagram: memoryview, shard: int) -> None:
         """Queue a contribution as it came, flagged. The ring must have room."""
-        row = (self._head + self._waiting) % RING
+        row = self._free_row()
         copy = self._rows[row][: len(datagram)]
         copy[:] = datagram
         flag_bypassed(copy)
         self._queue(row, len(datagram), shard)
 
+    def _free_row(self) -> int:
+        row: int = (self.state.head + self.state.waiting) % RING
+        return row
+
     def _queue(self, row: int, size: int, shard: int) -> None:
         self._sizes[row] = size
         self._shards[row] = shard
-        self._waiting += 1
+        self.state.waiting += 1
 
     def send(self, now_ns: int) -> None:
         """Send what may go now."""
-        while self._waiting and self.next_send_ns(now_ns) <= now_ns:
-            row = self._head
-            size = self._sizes[row]
+        state = self.state
+        while self.next_send_ns() <= now_ns:
+            row = state.head
+            size = int(self._sizes[row])
             try:
-                self._sender.sendto(self._rows[row][:size], self._destinations[self._shards[row]])
+                self._sender.sendto(self._rows[row][:size], self._destinations[int(self._shards[row])])
             except OSError as error:
                 if error.errno not in (errno.EAGAIN, errno.ENOBUFS):
                     raise
-                self._retry_ns = now_ns + _RETRY_NS
+                state.retry_ns = now_ns + _RETRY_NS
                 return
             on_wire = frame_bytes((size - HEADER_BYTES) // VALUE_BYTES)
-            self._line_free_ns = max(self._line_free_ns, now_ns) + on_wire * self._ns_per_byte
-            self._head = (row + 1) % RING
-            self._waiting -= 1
+            state.line_free_ns = max(state.line_free_ns, now_ns) + on_wire * state.ns_per_byte
+            state.head = (row + 1) % RING
+            state.waiting -= 1
 
-    def next_send_ns(self, now_ns: int) -> int | float:
+    def next_send_ns(self) -> float:
         """When `send` has something to do; infinite when nothing waits."""
-        if not self._waiting:
+        state = self.state
+        if not state.waiting:
             return float("inf")
-        return max(self._retry_ns, self._line_free_ns - self._ahead_ns)
+        return float(max(state.retry_ns, state.line_free_ns - state.ahead_ns))
