@@ -324,7 +324,8 @@ def main() -> int:
         if setup is None:
             return 0
         edge = Edge(setup)
-        channel.send("hello", pid=os.getpid(), realtime=become_realtime())
+        buffer_bytes = sockets.receive_buffer_bytes(edge.socket)
+        channel.send("hello", pid=os.getpid(), realtime=become_realtime(), receive_buffer_bytes=buffer_bytes)
         run(edge, channel)
     except (OSError, EngineError, KeyError) as error:
         message = f"a control message lacks {error}" if isinstance(error, KeyError) else str(error)

@@ -51,7 +51,9 @@ def start_edge(request: pytest.FixtureRequest, network: tuple[Namespace, Namespa
 
     def start(**fields: Any) -> EdgeRig:
         rigs.append(EdgeRig(*network, setup_message(engine=request.param, **fields)))
-        assert rigs[-1].answer()["type"] == "hello"
+        hello = rigs[-1].answer()
+        assert hello["type"] == "hello"
+        assert hello["receive_buffer_bytes"] == 16 << 20
         return rigs[-1]
 
     yield start
