@@ -56,7 +56,7 @@ setup(
             extra_compile_args=[*WARNINGS, "-O3", "-fvisibility=hidden", "-D_GNU_SOURCE"],
         ),
         Extension(
-            "aggregator.native._datagrams",
+            "aggregator._receive",
             sources=sorted(str(path) for path in Path("aggregator/native").glob("*.c")),
             depends=[
                 "aggregator/engines/testbed_engine.h",

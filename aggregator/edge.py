@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -22,15 +22,17 @@ from aggregator import sockets
 from aggregator.admission import Shape
 from aggregator.engine import BYPASSED, INDEX_WAYS, Engine, EngineConfig, EngineError, empty_headers
 from aggregator.engines import make_engine
+from aggregator.engines.library_engine import LibraryEngine
 from aggregator.engines.passthrough import PassthroughEngine
+from aggregator.native_loop import NativeLoop, Turn
 from aggregator.realtime import become_realtime
-from aggregator.receiver import BATCH, NativeReceiver
+from aggregator.receiver import BATCH, NativeReceiver, make_receiver
 from aggregator.results import ResultStreams
 from aggregator.wire import control
 
 _ROUNDS_REMEMBERED = 4
 _IDLE_MS = 1000.0
-_REST_MS = 5.0
+_REST_MS = 2.0
 _COUNTS = ("complete", "timeout", "collision", "passthrough", "late", "duplicate")
 _BYPASSED = frozenset(int(verdict) for verdict in BYPASSED)
 
@@ -65,7 +67,7 @@ class Edge:
         self.engine_failure = ""
         self.socket = sockets.open_receiver()
         shape = Shape(self.job, setup["contributors"], shard_values, values_per_chunk)
-        self.receiver = NativeReceiver(self.socket, shape)
+        self.receiver = make_receiver(self.socket, shape)
         self.results = ResultStreams(
             sockets.open_sender(self.address),
             setup["host_addresses"],
@@ -77,11 +79,9 @@ class Edge:
         self.phases: dict[int, list[dict[str, int]]] = {}
         self.flows: dict[int, set[tuple[str, str]]] = {}
         self.armed: dict[int, tuple[int, dict[str, int]]] = {}
-        self._out = empty_headers(BATCH)
+        self.out = empty_headers(BATCH)
         self._counted_refusals: dict[str, int] = {}
         self._counted_overflows = 0
-        self._chunks = chunks
-        self._outstanding = 0
 
     def close(self) -> None:
         """Close the sockets and the engine."""
@@ -94,16 +94,15 @@ class Edge:
     def receive(self) -> bool:
         """Take a batch from the socket and submit it; whether the socket is empty now."""
         count, emptied = self.receiver.receive()
-        for probe in self.receiver.take_probes():
-            self.probes.setdefault(probe.probe, []).append((probe.group, probe.sent_ns, probe.arrival_ns))
+        self.note_probes()
         if count:
-            self._outstanding = max(0, self._outstanding - count)
             self._submit(count, time.monotonic_ns())
         return emptied
 
-    def rest_ms(self) -> float:
-        """How long the socket may be left alone. Not at all near the end of a round, which would end later for it."""
-        return _REST_MS if self._outstanding > BATCH else 0.0
+    def note_probes(self) -> None:
+        """Keep what has arrived of probes, for `probe_report`."""
+        for probe in self.receiver.take_probes():
+            self.probes.setdefault(probe.probe, []).append((probe.group, probe.sent_ns, probe.arrival_ns))
 
     def _submit(self, count: int, now_ns: int) -> None:
         """Give the first `count` rows to the engine. No results wait in it, so it takes the whole batch."""
@@ -113,19 +112,22 @@ class Edge:
             if accepted != count:
                 raise EngineError(f"took {accepted} of {count} contributions although no results were waiting")
         except Exception as error:
-            self._fall_back(error, now_ns)
-            self._held = count
+            self.fall_back(error, count, now_ns)
             return
         for i, verdict in enumerate(headers.verdict[:count].tolist()):
             if verdict in _BYPASSED:
                 self.results.add_bypassed(self.receiver.datagram(i), int(headers.shard[i]))
 
-    def _fall_back(self, error: Exception, now_ns: int) -> None:
-        """Go on without an engine that has failed: pass through what comes. Once more it is asked for what it holds."""
+    def fall_back(self, error: Exception, held: int, now_ns: int) -> None:
+        """Go on without an engine that has failed: pass through what comes. Once more it is asked for what it holds.
+
+        The first `held` rows are those of the batch that it failed with.
+        """
         if isinstance(self.engine, PassthroughEngine):
             raise error
         self.engine_failure = f"{type(error).__name__}: {error}"
         print(f"edge: engine failed, passing through: {self.engine_failure}", file=sys.stderr)
+        self._held = held
         self._failed, self.engine = self.engine, PassthroughEngine()
         self.engine.open(replace(self._engine_config, collision_policy="bypass-new"))
         for round_number, (epoch, plan) in self.armed.items():
@@ -138,12 +140,12 @@ class Edge:
         """Poll the engine; one that has failed comes first, and is given up when it is empty or fails again."""
         if self._failed is None:
             try:
-                return self.engine.poll(self._out, payloads, now_ns)
+                return self.engine.poll(self.out, payloads, now_ns)
             except Exception as error:
-                self._fall_back(error, now_ns)
+                self.fall_back(error, 0, now_ns)
         assert self._failed is not None
         try:
-            count = self._failed.poll(self._out, payloads, now_ns)
+            count = self._failed.poll(self.out, payloads, now_ns)
         except Exception:
             count = 0
         # The batch that is held back needs room: until there is, the failed engine stays, empty.
@@ -162,7 +164,7 @@ class Edge:
         while self.results.room():
             payloads = self.results.free_payloads(BATCH)
             count = self._poll(payloads, now_ns)
-            self.results.add_results(self._out, count)
+            self.results.add_results(self.out, count)
             self.results.send(now_ns)
             if count == 0 or (count < len(payloads) and self._failed is None):
                 return
@@ -220,7 +222,6 @@ class Edge:
         plan = self.phases[epoch][phase]
         if plan["expected"]:
             self.engine.set_clique(self.job, epoch, round_number, plan["expected"], plan["deadline_ns"])
-            self._outstanding += plan["expected"].bit_count() * self._chunks
             self.armed[round_number] = (epoch, plan)
 
     def _retire(self, round_number: int) -> dict[str, Any]:
@@ -239,8 +240,6 @@ class Edge:
                 "late": counts.late,
                 "duplicate": counts.duplicate,
             }
-        if not self.armed:
-            self._outstanding = 0
         overflows = sockets.overflows(self.socket)
         report["high_water_slots"] = high_water
         report["refused"] = self._new_refusals()
@@ -267,11 +266,25 @@ def run(edge: Edge, channel: control.Channel) -> None:
     """Serve until `stop` or until the run is gone."""
     # Waking up costs as much as a packet does. So after each batch the socket is left alone for a while, as network
     # cards do it: what arrives meanwhile is taken in one go, and only run control and deadlines end the rest.
+    if isinstance(edge.receiver, NativeReceiver) and isinstance(edge.engine, LibraryEngine):
+        turns = _turns_in_c(edge, edge.receiver, edge.engine, channel.fileno())
+    else:
+        turns = _turns(edge, channel.fileno())
+    for _ in turns:
+        message = channel.receive()
+        if message is None or message["type"] == "stop":
+            return
+        answer = edge.handle(message)
+        channel.send(answer.pop("type"), **answer)
+
+
+def _turns(edge: Edge, control_fd: int) -> Iterator[None]:
+    """Serve, and yield whenever a message waits."""
     resting, watching = select.poll(), select.poll()
     for poller in (resting, watching):
-        poller.register(channel.fileno(), select.POLLIN)
+        poller.register(control_fd, select.POLLIN)
     watching.register(edge.socket.fileno(), select.POLLIN)
-    receiver, rest_ms = edge.socket.fileno(), 0.0
+    rest_ms = 0.0
     while True:
         wait_ms = edge.wait_ms(time.monotonic_ns())
         if rest_ms or not edge.can_receive():
@@ -279,15 +292,27 @@ def run(edge: Edge, channel: control.Channel) -> None:
         else:
             ready = watching.poll(wait_ms)
         rest_ms = 0.0
-        if any(fd == receiver for fd, _ in ready) and edge.receive():
-            rest_ms = edge.rest_ms()
+        if any(fd != control_fd for fd, _ in ready) and edge.receive():
+            rest_ms = _REST_MS
         edge.serve(time.monotonic_ns())
-        if any(fd != receiver for fd, _ in ready):
-            message = channel.receive()
-            if message is None or message["type"] == "stop":
-                return
-            answer = edge.handle(message)
-            channel.send(answer.pop("type"), **answer)
+        if any(fd == control_fd for fd, _ in ready):
+            yield
+
+
+def _turns_in_c(edge: Edge, receiver: NativeReceiver, engine: LibraryEngine, control_fd: int) -> Iterator[None]:
+    """As `_turns`, with the loop in C for as long as the engine lives."""
+    loop = NativeLoop(receiver, engine, edge.results, edge.out, int(_REST_MS * 1e6))
+    while True:
+        match loop.run(control_fd):
+            case Turn.CONTROL:
+                yield
+            case Turn.PROBES:
+                edge.note_probes()
+            case Turn.ENGINE_FAILED:
+                edge.note_probes()
+                error = EngineError("took a part of a batch although no results were waiting")
+                edge.fall_back(error, loop.held(), time.monotonic_ns())
+                yield from _turns(edge, control_fd)
 
 
 def main() -> int:
@@ -299,7 +324,8 @@ def main() -> int:
         if setup is None:
             return 0
         edge = Edge(setup)
-        channel.send("hello", pid=os.getpid(), realtime=become_realtime())
+        buffer_bytes = sockets.receive_buffer_bytes(edge.socket)
+        channel.send("hello", pid=os.getpid(), realtime=become_realtime(), receive_buffer_bytes=buffer_bytes)
         run(edge, channel)
     except (OSError, EngineError, KeyError) as error:
         message = f"a control message lacks {error}" if isinstance(error, KeyError) else str(error)

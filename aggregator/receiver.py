@@ -1,6 +1,6 @@
-"""The edge's way in: batches of admitted contributions from a socket.
+"""The edge's way in: batches of admitted contributions from a socket, in C where that is built and in Python elsewhere.
 
-In C, with one call of the kernel for a batch; and the same in Python, which tests hold the C against.
+Both do the same (tests/unit/aggregator/test_admission.py); the C one takes a batch with one call of the kernel.
 """
 
 import ctypes
@@ -9,7 +9,8 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Protocol
 
 import numpy as np
@@ -17,14 +18,14 @@ from numpy.typing import NDArray
 
 from aggregator import sockets
 from aggregator.admission import Admission, Shape
+from aggregator.c_headers import c_headers
 from aggregator.engine import HeaderBatch, empty_headers
-from aggregator.native import load_library
-from aggregator.rows import datagram_rows, payload_rows
-from aggregator.sockets import network_order
+from aggregator.results import datagram_rows, payload_rows
 from aggregator.wire.packet import Kind, probe_sent_ns
 
 BATCH = 64
 REASONS = ("admitted", "length", "magic", "version", "kind", "checksum", "group", "source", "epoch")
+_NATIVE_MODULE = "aggregator._receive"
 _U8, _U32, _U64, _I64 = ctypes.c_uint8, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int64
 
 
@@ -57,7 +58,7 @@ class Receiver(Protocol):
         ...
 
     def take_probes(self) -> list[Probe]:
-        """Probes that have arrived since the last call."""
+        """The probes among what the last `receive` took."""
         ...
 
     def refused(self) -> Counter[str]:
@@ -66,7 +67,7 @@ class Receiver(Protocol):
 
 
 class PythonReceiver:
-    """The reference: datagram by datagram."""
+    """The receiver where nothing is built."""
 
     def __init__(self, sock: socket.socket, shape: Shape):
         self._socket = sock
@@ -139,8 +140,16 @@ class _Probe(ctypes.Structure):
     _fields_ = (("sent_ns", _U64), ("arrival_ns", _I64), ("probe", _U32), ("group", _U32))
 
 
-class _Headers(ctypes.Structure):
-    _fields_ = tuple((field.name, ctypes.c_void_p) for field in fields(HeaderBatch))
+def native_library() -> ctypes.CDLL | None:
+    """The C receiver; None if this installation has not built it."""
+    spec = find_spec(_NATIVE_MODULE)
+    if spec is None or spec.origin is None:
+        return None
+    library = ctypes.CDLL(spec.origin, use_errno=True)
+    library.tb_receive.argtypes = [ctypes.c_int, *[ctypes.c_void_p] * 2, ctypes.c_size_t, *[ctypes.c_void_p] * 6]
+    library.tb_edge_run.argtypes = [ctypes.c_void_p]
+    library.tb_check.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t, _U32, _U32]
+    return library
 
 
 class NativeShape:
@@ -167,11 +176,16 @@ class NativeShape:
         self.structure.flow_count = len(known)
 
 
-class NativeReceiver:
-    """The receiver in C, which edges use. Raises OSError if it is not built."""
+def network_order(address: str) -> int:
+    """An IPv4 address as the integer whose bytes in memory are the address."""
+    return int(np.frombuffer(socket.inet_aton(address), np.uint32)[0])
 
-    def __init__(self, sock: socket.socket, shape: Shape):
-        self._receive = load_library().tb_receive
+
+class NativeReceiver:
+    """The receiver in C."""
+
+    def __init__(self, library: ctypes.CDLL, sock: socket.socket, shape: Shape):
+        self._fd = sock.fileno()
         self._shape = NativeShape(shape)
         self._memory = datagram_rows(BATCH, shape.values_per_chunk)
         self._rows = [memoryview(row) for row in self._memory]
@@ -179,44 +193,52 @@ class NativeReceiver:
         self._probes = (_Probe * BATCH)()
         self._probe_count, self._taken = _U32(), _U32()
         self._refused: NDArray[np.uint64] = np.zeros(len(REASONS), np.uint64)
-        self._waiting: list[Probe] = []
         self.headers = empty_headers(BATCH)
         self.payloads = payload_rows(self._memory, shape.values_per_chunk)
-        addresses = {field.name: getattr(self.headers, field.name).ctypes.data for field in fields(HeaderBatch)}
-        self._headers = _Headers(**addresses)
-        self._arguments = (
-            sock.fileno(),
-            ctypes.addressof(self._shape.structure),
-            self._memory.ctypes.data,
-            self._memory.strides[0],
-            ctypes.addressof(self._headers),
-            self._sizes.ctypes.data,
-            ctypes.addressof(self._probes),
-            ctypes.addressof(self._probe_count),
-            self._refused.ctypes.data,
-            ctypes.addressof(self._taken),
-        )
+        self._headers = c_headers(self.headers)
+        self.library = library
+        # In the order of `tb_receive`'s arguments, by their names in `struct tb_edge`.
+        self.addresses: dict[str, int] = {
+            "shape": ctypes.addressof(self._shape.structure),
+            "rows": self._memory.ctypes.data,
+            "stride": self._memory.strides[0],
+            "in": ctypes.addressof(self._headers),
+            "sizes": self._sizes.ctypes.data,
+            "probes": ctypes.addressof(self._probes),
+            "probe_count": ctypes.addressof(self._probe_count),
+            "refused": self._refused.ctypes.data,
+            "taken": ctypes.addressof(self._taken),
+        }
+
+    def fileno(self) -> int:
+        return self._fd
 
     def allow(self, flows: Iterable[tuple[str, str]]) -> None:
         self._shape.allow(flows)
 
     def receive(self) -> tuple[int, bool]:
-        count: int = self._receive(*self._arguments)
+        count: int = self.library.tb_receive(self._fd, *self.addresses.values())
         if count < 0:
             raise OSError(ctypes.get_errno(), "receiving contributions")
-        for i in range(self._probe_count.value):
-            said = self._probes[i]
-            group = str(ipaddress.IPv4Address(said.group))
-            self._waiting.append(Probe(said.probe, group, said.sent_ns, said.arrival_ns))
         return count, self._taken.value < BATCH
 
     def datagram(self, row: int) -> memoryview:
         return self._rows[row][: int(self._sizes[row])]
 
     def take_probes(self) -> list[Probe]:
-        probes, self._waiting = self._waiting, []
-        return probes
+        arrived = self._probes[: self._probe_count.value]
+        self._probe_count.value = 0
+        return [
+            Probe(probe.probe, str(ipaddress.IPv4Address(probe.group)), probe.sent_ns, probe.arrival_ns)
+            for probe in arrived
+        ]
 
     def refused(self) -> Counter[str]:
         counts: Mapping[str, int] = dict(zip(REASONS, self._refused.tolist(), strict=True))
         return Counter({reason: count for reason, count in counts.items() if count})
+
+
+def make_receiver(sock: socket.socket, shape: Shape) -> Receiver:
+    """The best receiver that this installation has."""
+    library = native_library()
+    return PythonReceiver(sock, shape) if library is None else NativeReceiver(library, sock, shape)

@@ -2,7 +2,6 @@
 
 import socket
 import struct
-import sys
 
 from aggregator.wire.packet import CONTRIBUTION_PORT
 
@@ -91,8 +90,3 @@ def overflows(receiver: socket.socket) -> int:
     meminfo = receiver.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, words.size)
     drops: int = words.unpack(meminfo)[_MEMINFO_DROPS]
     return drops
-
-
-def network_order(address: str) -> int:
-    """An IPv4 address as the integer whose bytes in memory are the address."""
-    return int.from_bytes(socket.inet_aton(address), sys.byteorder)

@@ -59,7 +59,7 @@ wanted=$(cd "$project" && {
 built() {
     [ -x "$project/testbed/links/delayline/delayline" ] &&
         compgen -G "$project/agents/_pacer*.so" >/dev/null &&
-        compgen -G "$project/aggregator/native/_datagrams*.so" >/dev/null
+        compgen -G "$project/aggregator/_receive*.so" >/dev/null
 }
 if ! built || [ "$(cat "$venv/testbed-installed" 2>/dev/null)" != "$wanted" ]; then
     echo "provision.sh: installing the project into $venv"

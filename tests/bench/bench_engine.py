@@ -19,7 +19,7 @@ from aggregator import sockets
 from aggregator.admission import Shape
 from aggregator.engine import EngineConfig, empty_headers
 from aggregator.engines import engine_names, make_engine
-from aggregator.receiver import BATCH, NativeReceiver, PythonReceiver
+from aggregator.receiver import BATCH, NativeReceiver, PythonReceiver, native_library
 from aggregator.wire.packet import CONTRIBUTION_PORT, Header, Kind, write_packet
 
 ISLANDS = 8
@@ -148,10 +148,12 @@ def bare_reader(loop: Loopback) -> Callable[[], int]:
 def received_and_added(name: str, receiver_name: str, values: int, batches: int = 64) -> tuple[float, float]:
     """(seconds per contribution of receiving and adding, of bare reading), measured by turns."""
     loop = Loopback(values)
+    library = native_library()
     chunks = BATCH * batches // ISLANDS
     shape = Shape(JOB, {"127.0.0.1": 0}, [chunks * values], values)
     if receiver_name == "c":
-        receiver: NativeReceiver | PythonReceiver = NativeReceiver(loop.receiver, shape)
+        assert library is not None
+        receiver: NativeReceiver | PythonReceiver = NativeReceiver(library, loop.receiver, shape)
     else:
         receiver = PythonReceiver(loop.receiver, shape)
     receiver.allow([("127.0.0.1", "127.0.0.1")])

@@ -21,6 +21,7 @@ from edge_rig import (
     setup_message,
 )
 
+from aggregator.engines import engine_names
 from aggregator.wire.packet import (
     FLAG_BYPASSED,
     HEADER_BYTES,
@@ -44,13 +45,15 @@ def network() -> Iterator[tuple[Namespace, Namespace, Namespace]]:
         yield spaces
 
 
-@pytest.fixture
-def start_edge(network: tuple[Namespace, Namespace, Namespace]) -> Iterator[StartEdge]:
+@pytest.fixture(params=[name for name in ("native", "numpy") if name in engine_names()])
+def start_edge(request: pytest.FixtureRequest, network: tuple[Namespace, Namespace, Namespace]) -> Iterator[StartEdge]:
     rigs: list[EdgeRig] = []
 
     def start(**fields: Any) -> EdgeRig:
-        rigs.append(EdgeRig(*network, setup_message(**fields)))
-        assert rigs[-1].answer()["type"] == "hello"
+        rigs.append(EdgeRig(*network, setup_message(engine=request.param, **fields)))
+        hello = rigs[-1].answer()
+        assert hello["type"] == "hello"
+        assert hello["receive_buffer_bytes"] == 16 << 20
         return rigs[-1]
 
     yield start

@@ -1,12 +1,25 @@
 """An engine that fails in the middle of a round: the edge passes the streams through, and the run can tell."""
 
+import shutil
+import subprocess
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from edge_rig import CONTRIBUTORS, HOST, SO_RCVBUFFORCE, Namespace, edge_network, group_of, root_refusal, setup_message
+from edge_rig import (
+    CONTRIBUTORS,
+    HOST,
+    SO_RCVBUFFORCE,
+    EdgeRig,
+    Namespace,
+    edge_network,
+    group_of,
+    root_refusal,
+    setup_message,
+)
 from numpy.typing import NDArray
 
 from aggregator import edge as edge_module
@@ -29,6 +42,7 @@ from aggregator.wire.packet import (
 pytestmark = pytest.mark.skipif(bool(root_refusal()), reason=root_refusal())
 A, B, C = CONTRIBUTORS
 ALL = 0b100110
+NATIVE = Path(__file__).parents[3] / "aggregator" / "engines" / "native"
 VALUES = 50
 CHUNKS = 90
 
@@ -145,6 +159,38 @@ def test_engine_that_dies_loses_only_what_it_held(exchange: Exchange) -> None:
     bitmaps = merged(got)
     # 64 chunks of the first contributor lay in its slots; the batch that it failed with was kept.
     assert bitmaps == [ALL & ~0b10] * 64 + [ALL] * (CHUNKS - 64)
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
+def test_library_that_stops_in_the_middle_of_a_round_loses_nothing(
+    network: tuple[Namespace, Namespace, Namespace], tmp_path: Path
+) -> None:
+    objects = []
+    sources = [NATIVE / "engine.c", NATIVE / "sum.c", Path(__file__).parent / "failing_engine.c"]
+    for source in sources:
+        objects.append(tmp_path / f"{source.stem}.o")
+        renamed = ["-Dtb_submit=real_submit"] if source.stem == "engine" else []
+        command = ["gcc", "-std=c11", "-O2", "-D_GNU_SOURCE", "-fPIC", *renamed, "-c", source, "-o", objects[-1]]
+        subprocess.run(command, check=True, timeout=60)
+    library = tmp_path / "fails.so"
+    subprocess.run(["gcc", "-shared", *objects, "-o", library], check=True, timeout=60)
+    setup = setup_message(values_per_chunk=VALUES, shard_values=[VALUES * CHUNKS], slots=200, engine=str(library))
+    rig = EdgeRig(*network, setup)
+    try:
+        assert rig.answer()["type"] == "hello"
+        rig.begin()
+        for source, contributor in CONTRIBUTORS.items():
+            for chunk in range(CHUNKS):
+                rig.contribute(source, values_of(contributor, chunk), chunk=chunk)
+        got: list[tuple[Header, np.ndarray]] = []
+        while len(got) < 3 * CHUNKS and merged(got) != [ALL] * CHUNKS:
+            got.append(rig.result())
+        report = rig.ask("retire", round=0)
+        assert report["engine_failure"].startswith("EngineError: took a part of a batch")
+        assert report["passthrough"] > 0
+        assert sum(header.kind is Kind.RESULT for header, _ in got) >= CHUNKS
+    finally:
+        rig.close()
 
 
 def test_chosen_passthrough_forwards_everything_once(exchange: Exchange) -> None:

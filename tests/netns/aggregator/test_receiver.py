@@ -9,7 +9,7 @@ from edge_rig import CONTRIBUTORS, EDGE, JOB, Namespace, edge_network, group_of,
 
 from aggregator import sockets
 from aggregator.admission import Shape
-from aggregator.receiver import BATCH, NativeReceiver, PythonReceiver, Receiver
+from aggregator.receiver import BATCH, NativeReceiver, PythonReceiver, Receiver, native_library
 from aggregator.wire.packet import CONTRIBUTION_PORT, Header, Kind, write_packet, write_probe
 
 pytestmark = pytest.mark.skipif(bool(root_refusal()), reason=root_refusal())
@@ -28,12 +28,19 @@ def receiver(
     request: pytest.FixtureRequest, network: tuple[Namespace, Namespace, Namespace]
 ) -> Iterator[tuple[Receiver, Namespace]]:
     wan, edge, _ = network
+    library = native_library()
+    if request.param == "c" and library is None:
+        pytest.skip("the C receiver is not built here")
     with edge.entered():
         sock = sockets.open_receiver()
     flows = [(group_of(source), source) for source in CONTRIBUTORS]
     for group, source in flows:
         sockets.join(sock, group, source, EDGE)
-    made = PythonReceiver(sock, SHAPE) if request.param == "python" else NativeReceiver(sock, SHAPE)
+    made = (
+        PythonReceiver(sock, SHAPE)
+        if request.param == "python" or not library
+        else NativeReceiver(library, sock, SHAPE)
+    )
     made.allow(flows)
     yield made, wan
     sock.close()
