@@ -10,7 +10,7 @@ from scheduler.exchange import Exchange
 from scheduler.plan import Flow, Plan, RoundPlan
 from scheduler.policies import NAMED
 from scheduler.policies.interface import Policy, Round, Schedule
-from scheduler.problem import PlanningProblem, solve
+from scheduler.problem import PlanningProblem
 from scheduler.solution import Infeasible, RoundSolution
 from scheduler.topology import Topology
 
@@ -61,8 +61,7 @@ def plan_schedule(problem: PlanningProblem, name: str, schedule: Schedule, *, me
     rounds: list[RoundPlan] = []
     reasons: list[str] = []
     for number, cliques in enumerate(schedule.rounds, start=1):
-        data = problem.exchange(cliques, problem.memory_gb)
-        answer = solve(data)
+        data, answer = problem.solve(cliques, problem.memory_gb)
         if isinstance(answer, Infeasible):
             reasons.append(f"round {number}: {answer.reason}")
             rounds.append(RoundPlan(cliques, math.inf, (), {}, ()))

@@ -46,6 +46,10 @@ class Problem(Protocol):
         """The islands by region, given or clustered. Raises PolicyError if the topology says nothing about them."""
         ...
 
+    def delay_ms(self, source: str, target: str) -> float:
+        """The smallest one-way delay between two islands, edge to edge."""
+        ...
+
     def round_time_ms(self, cliques: Sequence[Clique], memory_gb: float | None = None) -> float:
         """The smallest round time of these cliques; inf if there is none. Remembered.
 
