@@ -12,9 +12,11 @@ from collections.abc import Sequence
 from itertools import combinations
 
 from scheduler.policies.interface import Problem, Round, Schedule
+from scheduler.search.designs import one_factorisation
 
 _STARTS = 40
-_EVALUATIONS = 60_000
+# Seatings to score, per island cubed: scoring one takes time by the square or more.
+_EVALUATIONS = 2_500_000
 
 
 class Pairs:
@@ -28,19 +30,10 @@ class Pairs:
 
 def circle_rounds(seats: Sequence[str]) -> tuple[Round, ...]:
     """The circle method for islands in this seating. The first stays put; an empty seat comes last if needed."""
-    fixed, *others = seats
-    moving: list[str | None] = list(others)
-    if len(seats) % 2:
-        moving.append(None)
-    rounds: list[Round] = []
-    for _ in moving:
-        circle = [fixed, *moving]
-        opposite = reversed(circle)
-        half = len(circle) // 2
-        met = zip(circle[:half], opposite, strict=False)
-        rounds.append(tuple((a, b) for a, b in met if a is not None and b is not None))
-        moving = moving[-1:] + moving[:-1]
-    return tuple(rounds)
+    n = len(seats)
+    return tuple(
+        tuple((seats[a], seats[b]) for a, b in matching if max(a, b) < n) for matching in one_factorisation(n + n % 2)
+    )
 
 
 def _best_seats(problem: Problem) -> list[str]:
@@ -59,7 +52,7 @@ def _best_seats(problem: Problem) -> list[str]:
         return max(by_round), sum(by_round)
 
     generator = random.Random(problem.seed)
-    evaluations = _EVALUATIONS // len(problem.islands)
+    evaluations = _EVALUATIONS // len(problem.islands) ** 3
     best = list(problem.islands)
     best_cost = cost(best)
     for start in range(_STARTS):
