@@ -17,8 +17,12 @@ from scheduler.trees import Routes, Tree
 TREES = ("shortest", "optimised")
 
 
-class PlanningProblem:
-    """Implements the Problem of policies; solves each round once."""
+class Problem:
+    """What policies may ask; solves each round once.
+
+    `topology`, `payload_gb`, `memory_gb` (of each aggregator), `measure` (of divergence) and `seed` (for any choice at
+    random) are plain attributes.
+    """
 
     def __init__(
         self,
@@ -54,14 +58,16 @@ class PlanningProblem:
 
     @property
     def islands(self) -> tuple[str, ...]:
+        """Ids of the islands, in the order of the topology."""
         return self.topology.island_ids
 
     def regions(self) -> tuple[tuple[str, ...], ...]:
+        """The islands by region, given or clustered. Raises PolicyError if the topology says nothing about them."""
         return regions_of(self.topology)
 
-    def with_trees(self, trees: str) -> "PlanningProblem":
+    def with_trees(self, trees: str) -> "Problem":
         """The same problem on other trees."""
-        return PlanningProblem(
+        return Problem(
             self.topology,
             memory_gb=self.memory_gb,
             payload_gb=self.payload_gb,
@@ -74,9 +80,14 @@ class PlanningProblem:
         )
 
     def delay_ms(self, source: str, target: str) -> float:
+        """The smallest one-way delay between two islands, edge to edge."""
         return self._routes.delay_ms(source, target)
 
     def round_time_ms(self, cliques: Sequence[Clique], memory_gb: float | None = None) -> float:
+        """The smallest round time of these cliques, in ms; inf if there is none.
+
+        At the problem's memory, or at another one: 0 and inf are quick, and inf gives a lower bound for every memory.
+        """
         memory = self.memory_gb if memory_gb is None else memory_gb
         key = (memory, tuple(cliques))
         if key not in self._times:

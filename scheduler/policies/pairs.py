@@ -3,7 +3,7 @@
 One island stays put and the others move one seat per round; with an odd number one seat is empty, and who would meet
 it is idle. The order of the rounds is the circle's: A depends strongly on it (4.83 for nine islands, and as little as
 3.2 in other orders). Which island sits where changes T but not A; seats are chosen by swaps, from several seeded
-starts, for the smallest longest round.
+starts, for the smallest longest round. `pairs-line` is the odd-even variant.
 """
 
 import math
@@ -11,8 +11,10 @@ import random
 from collections.abc import Sequence
 from itertools import combinations
 
-from scheduler.policies.interface import Problem, Round, Schedule
+from scheduler.policies.interface import Round, Schedule
+from scheduler.problem import Problem
 from scheduler.search.designs import one_factorisation
+from scheduler.search.labels import near_order
 
 _STARTS = 40
 # Seatings to score, per island cubed: scoring one takes time by the square or more.
@@ -26,6 +28,17 @@ class Pairs:
 
     def schedule(self, problem: Problem) -> Schedule:
         return Schedule(circle_rounds(_best_seats(problem)))
+
+
+class PairsLine:
+    """Islands in a line by nearness; odd and even neighbours meet in turn. Short rounds, but updates walk slowly."""
+
+    name = "pairs-line"
+
+    def schedule(self, problem: Problem) -> Schedule:
+        line = near_order(problem)
+        rounds = (tuple(zip(line[start::2], line[start + 1 :: 2], strict=False)) for start in (0, 1))
+        return Schedule(tuple(matching for matching in rounds if matching))
 
 
 def circle_rounds(seats: Sequence[str]) -> tuple[Round, ...]:

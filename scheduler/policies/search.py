@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 
 from scheduler.errors import PolicyError
 from scheduler.policies.interface import Schedule
-from scheduler.problem import PlanningProblem
+from scheduler.problem import Problem
 from scheduler.search.bounds import (
     BOUNDED_MEASURES,
     connecting_time_ms,
@@ -24,6 +24,7 @@ from scheduler.search.pool import Pool
 from scheduler.search.sequences import SequenceSearch
 
 ENUMERATED_ISLANDS = 9
+_FEW_CAPS = (1.15, 1.2, 1.3, 2.4)
 
 
 class Search:
@@ -44,7 +45,7 @@ class Search:
         self._time_limit_s = time_limit_s
         self._clock = clock
 
-    def schedule(self, problem: PlanningProblem) -> Schedule:
+    def schedule(self, problem: Problem) -> Schedule:
         n = len(problem.islands)
         sizes = sorted(size for size in (self._sizes or range(2, n + 1)) if size <= n)
         if not sizes:
@@ -56,7 +57,7 @@ class Search:
         bound = large_objective_bound_ms(problem, sizes) if problem.measure in BOUNDED_MEASURES else None
         return Schedule(rounds, _proven(objective_ms, bound), bound)
 
-    def _small(self, problem: PlanningProblem, sizes: list[int], stop: Callable[[], bool]) -> Schedule:
+    def _small(self, problem: Problem, sizes: list[int], stop: Callable[[], bool]) -> Schedule:
         pool = Pool(problem, list(partitions(problem.islands, sizes)))
         if not len(pool):
             raise PolicyError("policy search: no round with these clique sizes can do without aggregator memory")
@@ -65,10 +66,11 @@ class Search:
         if problem.trees == "optimised":
             # Rounds are dear there. Schedules that are good on shortest-delay trees come cheap, and rule out much.
             search.consider(_on_shortest_trees(problem, pool, connecting_ms, stop))
+            search.extend(search.best)
         else:
             search.run(connecting_ms)
         search.consider(one_and_two_rounds(pool, problem.measure, search.best_ms, stop))
-        if problem.trees == "optimised" and search.best is not None:
+        if problem.trees == "optimised":
             search.extend(search.best)
         if search.best is None:
             raise PolicyError("policy search: found no schedule that mixes all islands; allow it more time or sizes")
@@ -87,11 +89,11 @@ class Search:
 
 
 def _on_shortest_trees(
-    problem: PlanningProblem, pool: Pool, connecting_ms: float, stop: Callable[[], bool]
+    problem: Problem, pool: Pool, connecting_ms: float, stop: Callable[[], bool]
 ) -> list[int] | None:
     plain = Pool(problem.with_trees("shortest"), pool.rounds)
     search = SequenceSearch(plain, problem.measure, problem.seed, stop)
-    search.run(connecting_ms)
+    search.run(connecting_ms, _FEW_CAPS)
     if search.best is None:
         return None
     number = {cliques: k for k, cliques in enumerate(pool.rounds)}

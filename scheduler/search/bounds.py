@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from scheduler.exchange import MS_PER_GB_AT_1_GBPS
 from scheduler.policies.interface import Round
-from scheduler.problem import PlanningProblem
+from scheduler.problem import Problem
 from scheduler.topology import CoreLink, Topology
 
 _Array = NDArray[np.float64]
@@ -25,7 +25,7 @@ BOUNDED_MEASURES = ("total-variation", "coverage")
 _CHUNK = 2000
 
 
-def pair_bounds_ms(problem: PlanningProblem) -> _Array:
+def pair_bounds_ms(problem: Problem) -> _Array:
     """For ordered pairs of islands: shortest delay, plus the payload's time on the best links in and out."""
     work = problem.payload_gb * MS_PER_GB_AT_1_GBPS
     leaving = _best_rates(problem.topology, outwards=True)
@@ -48,7 +48,7 @@ def _best_rates(topology: Topology, *, outwards: bool) -> dict[str, float]:
     return rates
 
 
-def tree_free_times_ms(problem: PlanningProblem, rounds: Sequence[Round]) -> _Array:
+def tree_free_times_ms(problem: Problem, rounds: Sequence[Round]) -> _Array:
     """A lower bound on T for each round, whatever the trees and the memory. For up to about ten islands: all cuts."""
     islands = problem.islands
     n = len(islands)
@@ -71,7 +71,7 @@ def tree_free_times_ms(problem: PlanningProblem, rounds: Sequence[Round]) -> _Ar
     return bound
 
 
-def _roots_ms(problem: PlanningProblem, inside: set[str]) -> list[float]:
+def _roots_ms(problem: Problem, inside: set[str]) -> list[float]:
     """For k = 0 … N streams into this set: the smallest T that the links into it allow."""
     into = [link for link in problem.topology.links if link.target in inside and link.source not in inside]
     return [_root_ms(into, k * problem.payload_gb * MS_PER_GB_AT_1_GBPS) for k in range(len(problem.islands) + 1)]
@@ -92,7 +92,7 @@ def _root_ms(links: Sequence[CoreLink], work: float) -> float:
     raise AssertionError("unreachable: the last link always returns")
 
 
-def connecting_time_ms(problem: PlanningProblem) -> float:
+def connecting_time_ms(problem: Problem) -> float:
     """T of every schedule that mixes globally: the largest pair bound that no way to connect all islands avoids."""
     n = len(problem.islands)
     bound = pair_bounds_ms(problem)
@@ -153,7 +153,7 @@ def objective_bound_ms(times_ms: _Array, sizes: _Array, connecting_ms: float) ->
     return best
 
 
-def large_objective_bound_ms(problem: PlanningProblem, clique_sizes: Sequence[int]) -> float:
+def large_objective_bound_ms(problem: Problem, clique_sizes: Sequence[int]) -> float:
     """The same for more islands than can be enumerated, from the sizes of cliques alone."""
     n = len(problem.islands)
     work = problem.payload_gb * MS_PER_GB_AT_1_GBPS

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from scheduler.policies.interface import Round
-from scheduler.problem import PlanningProblem
+from scheduler.problem import Problem
 from scheduler.search.designs import Design
 from scheduler.search.round_times import RoundTimes
 
 
-def near_order(problem: PlanningProblem) -> list[str]:
+def near_order(problem: Problem) -> list[str]:
     """The islands in an order in which near ones are next to each other: clusters merged by mean delay, joined up."""
     islands = problem.islands
     n = len(islands)

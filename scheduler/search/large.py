@@ -8,7 +8,7 @@ import numpy as np
 from scheduler.divergence import mixing_matrix
 from scheduler.errors import PolicyError
 from scheduler.policies.interface import Clique, Round
-from scheduler.problem import PlanningProblem
+from scheduler.problem import Problem
 from scheduler.search.designs import Design, designs_for
 from scheduler.search.labels import LabelSearch, near_order, rounds_of
 from scheduler.search.lifetimes import lifetimes
@@ -25,9 +25,7 @@ _CHANGES = 400_000
 _POOL = 60
 
 
-def search_large(
-    problem: PlanningProblem, sizes: Sequence[int], stop: Callable[[], bool]
-) -> tuple[float, tuple[Round, ...]]:
+def search_large(problem: Problem, sizes: Sequence[int], stop: Callable[[], bool]) -> tuple[float, tuple[Round, ...]]:
     """The best schedule found with cliques of these sizes, as (objective in ms, rounds)."""
     n = len(problem.islands)
     generator = random.Random(problem.seed)
@@ -49,14 +47,14 @@ def search_large(
     return _from_pool(problem, list(dict.fromkeys([*local.rounds, *pool]))[:_POOL], local.rounds, stop)
 
 
-def quick_times(problem: PlanningProblem) -> RoundTimes:
+def quick_times(problem: Problem) -> RoundTimes:
     """Round times to choose by: exact without memory and with enough; in between, as if there were enough."""
     none = problem.memory_gb == 0.0 and problem.aggregation == "edge"
     return RoundTimes(problem, 0.0 if none else np.inf)
 
 
 def _promising(
-    problem: PlanningProblem, times: RoundTimes, order: list[str], sizes: Sequence[int], generator: random.Random
+    problem: Problem, times: RoundTimes, order: list[str], sizes: Sequence[int], generator: random.Random
 ) -> list[tuple[float, Design]]:
     """The best designs as (lifetime, design), by their objective with islands in order of nearness."""
     ranked: list[tuple[float, float, Design]] = []
@@ -69,7 +67,7 @@ def _promising(
     return [(lifetime, design) for _, lifetime, design in ranked[:_KEPT_DESIGNS]]
 
 
-def _best_order(problem: PlanningProblem, design: Design, generator: random.Random) -> tuple[float, Design]:
+def _best_order(problem: Problem, design: Design, generator: random.Random) -> tuple[float, Design]:
     """Long designs are cut down to a few of their rounds, as mixing needs no more; the best of some random choices."""
     if len(design) <= _LONGEST_DESIGN:
         return _lifetime(problem, rounds_of(design, problem.islands)), design
@@ -82,7 +80,7 @@ def _best_order(problem: PlanningProblem, design: Design, generator: random.Rand
     return best
 
 
-def _lifetime(problem: PlanningProblem, rounds: Sequence[Round], worth_at_most: float = np.inf) -> float:
+def _lifetime(problem: Problem, rounds: Sequence[Round], worth_at_most: float = np.inf) -> float:
     mixing = np.stack([mixing_matrix(problem.islands, cliques) for cliques in rounds])
     return float(lifetimes(mixing[None], problem.measure, worth_at_most)[0])
 
@@ -92,7 +90,7 @@ class _LocalSearch:
 
     def __init__(
         self,
-        problem: PlanningProblem,
+        problem: Problem,
         times: RoundTimes,
         sizes: Sequence[int],
         objective_ms: float,
@@ -157,14 +155,12 @@ class _LocalSearch:
 
 
 def _from_pool(
-    problem: PlanningProblem, pool_rounds: list[Round], best: Sequence[Round], stop: Callable[[], bool]
+    problem: Problem, pool_rounds: list[Round], best: Sequence[Round], stop: Callable[[], bool]
 ) -> tuple[float, tuple[Round, ...]]:
     """Sequences of the rounds that were good somewhere, with exact times; never worse than the best so far."""
     pool = Pool(problem, pool_rounds)
     search = SequenceSearch(pool, problem.measure, problem.seed, stop)
     number = {cliques: k for k, cliques in enumerate(pool.rounds)}
     search.consider([number[cliques] for cliques in best])
-    if search.best is not None:
-        search.extend(search.best)
-        return search.best_ms, tuple(pool.rounds[k] for k in search.best)
-    return float("inf"), tuple(best)
+    search.extend(search.best)
+    return search.best_ms, tuple(pool.rounds[k] for k in search.best or [number[cliques] for cliques in best])

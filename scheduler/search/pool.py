@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from scheduler.divergence import mixing_matrix
 from scheduler.policies.interface import Round
-from scheduler.problem import PlanningProblem
+from scheduler.problem import Problem
 from scheduler.search.bounds import tree_free_times_ms
 from scheduler.search.round_times import RoundTimes
 
@@ -19,7 +19,7 @@ from scheduler.search.round_times import RoundTimes
 class Pool:
     """Rounds with times (`times_ms`: exact where `exact`, else a lower bound), mixing matrices and clique sizes."""
 
-    def __init__(self, problem: PlanningProblem, rounds: Sequence[Round]) -> None:
+    def __init__(self, problem: Problem, rounds: Sequence[Round]) -> None:
         self._problem = problem
         lower, exact = _quick_times_ms(problem, rounds)
         order = [int(k) for k in np.argsort(lower, kind="stable") if np.isfinite(lower[k])]
@@ -50,7 +50,7 @@ class Pool:
         return chosen
 
 
-def _quick_times_ms(problem: PlanningProblem, rounds: Sequence[Round]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+def _quick_times_ms(problem: Problem, rounds: Sequence[Round]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """Lower bounds, and whether they are exact."""
     share = problem.memory_gb / problem.payload_gb
     enough = share >= 1.0 or problem.aggregation == "host"

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from scheduler import closed_form
 from scheduler.policies.interface import Clique, Round
-from scheduler.problem import PlanningProblem
+from scheduler.problem import Problem
 from scheduler.solution import Infeasible
 
 _Array = NDArray[np.float64]
@@ -34,7 +34,7 @@ class _CliqueData:
 class RoundTimes:
     """Round times at no memory (`memory_gb` = 0) or at enough (inf); cliques are worked out when first met."""
 
-    def __init__(self, problem: PlanningProblem, memory_gb: float) -> None:
+    def __init__(self, problem: Problem, memory_gb: float) -> None:
         self._problem = problem
         self._memory_gb = memory_gb
         self._number = {island: k for k, island in enumerate(problem.islands)}

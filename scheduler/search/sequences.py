@@ -10,7 +10,7 @@ from scheduler.search.lifetimes import lifetimes
 from scheduler.search.pool import Pool
 
 # T of the longest round allowed, relative to the shortest with which all islands can mix.
-_CAPS = (1.02, 1.08, 1.15, 1.2, 1.25, 1.3, 1.38, 1.46, 1.55, 1.7, 2.0, 2.4)
+CAPS = (1.02, 1.08, 1.15, 1.2, 1.25, 1.3, 1.38, 1.46, 1.55, 1.7, 2.0, 2.4)
 _LENGTHS = (2, 3, 4, 5, 6)
 _CHOICES = 260
 _STARTS = 2
@@ -38,11 +38,11 @@ class SequenceSearch:
         if objective_ms < self.best_ms * (1.0 - 1e-9):
             self.best_ms, self.best = objective_ms, list(rounds)
 
-    def run(self, connecting_ms: float) -> None:
+    def run(self, connecting_ms: float, caps: Sequence[float] = CAPS) -> None:
         """Under rising caps on the round time: descents from random pairs, then longer sequences from the best ones."""
         least_ms = max(connecting_ms, float(self._pool.times_ms[0]))
         tried = 0
-        for cap in _CAPS:
+        for cap in caps:
             up_to = int(np.searchsorted(self._pool.lower_ms, cap * least_ms, side="right"))
             if up_to == tried or cap * least_ms * 1.5 > 2.0 * self.best_ms or self._stop():
                 continue
@@ -51,8 +51,10 @@ class SequenceSearch:
         if self.best is None and tried < len(self._pool) and not self._stop():
             self._under_cap(self._pool.coarsest(len(self._pool), _CHOICES))
 
-    def extend(self, rounds: Sequence[int]) -> None:
+    def extend(self, rounds: Sequence[int] | None) -> None:
         """Longer sequences from one that is known, of rounds that are hardly longer than its longest."""
+        if rounds is None:
+            return
         longest_ms = max(self._pool.solve(k) for k in rounds)
         for cap in _EXTENSION_CAPS:
             up_to = int(np.searchsorted(self._pool.lower_ms, cap * longest_ms, side="right"))
