@@ -3,14 +3,19 @@
 #
 #   vagrant/provision.sh          what `testbed run` needs
 #   vagrant/provision.sh --dev    the tests' and linters' needs as well
+#   vagrant/provision.sh --list-packages    print the system packages, one a line, and do nothing (for image builders)
 set -euo pipefail
 
 usage() { sed -n '2,6s/^# \{0,1\}//p' "$0"; }
+
+packages=(sudo mininet iproute2 ethtool tcpdump iputils-ping util-linux procps
+    gcc libc6-dev python3 python3-dev python3-venv)
 
 extras=""
 for argument in "$@"; do
     case "$argument" in
         --dev) extras="[dev]" ;;
+        --list-packages) printf '%s\n' "${packages[@]}"; exit 0 ;;
         -h | --help) usage; exit 0 ;;
         *) echo "provision.sh: unknown option $argument (there is --dev)" >&2; exit 2 ;;
     esac
@@ -28,8 +33,6 @@ project=$(cd "$(dirname "$(readlink -f "$0")")/.." && pwd)
 venv=/opt/testbed/venv
 # Debian's mininet is a module of Debian's python3 only, so another python3 earlier on PATH must not be taken.
 python=/usr/bin/python3
-packages=(sudo mininet iproute2 ethtool tcpdump iputils-ping util-linux procps
-    gcc libc6-dev python3 python3-dev python3-venv)
 
 missing=()
 for package in "${packages[@]}"; do
