@@ -17,4 +17,5 @@ def ensure_pinned() -> None:
     numpy reads these variables when it is imported, so setting them now would be too late.
     """
     if any(os.environ.get(name) != value for name, value in ENVIRONMENT.items()):
-        os.execve(sys.executable, sys.orig_argv, {**os.environ, **ENVIRONMENT})
+        # By its full path: a bare name could find another interpreter on PATH, without the packages.
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, **ENVIRONMENT})

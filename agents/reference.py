@@ -128,7 +128,7 @@ def main() -> int:
                 workload.prepare(setting)
             schedule = json.loads(arguments.schedule)
             outcome = train_reference(workload, setting, schedule, arguments.rounds, arguments.values_per_chunk)
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         print(f"reference: {error}", file=sys.stderr)
         return 2
     print(json.dumps(asdict(outcome)))

@@ -6,7 +6,9 @@ Run control is docs/run-control.md. It runs at the lowest ordinary priority: it 
 """
 
 import os
+import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -100,8 +102,11 @@ def main() -> int:
     channel = inherited("The trainer process of an island, started by a run.")
     try:
         TrainerProcess(channel).serve()
-    except (ValueError, KeyError, OSError) as error:
-        channel.send("error", message=f"trainer: {error}")
+    except Exception as error:
+        # A workload from outside may raise anything: the run gets one line, the log the rest.
+        traceback.print_exc()
+        with suppress(OSError):
+            channel.send("error", message=f"trainer: {error}")
         return 1
     finally:
         channel.close()

@@ -25,6 +25,7 @@ from aggregator.wire.packet import Header, Kind, PacketError, probe_sent_ns
 BATCH = 64
 _ROUNDS_REMEMBERED = 4
 _IDLE_MS = 1000.0
+_REST_MS = 2.0
 _BYPASSED = frozenset(int(verdict) for verdict in BYPASSED)
 
 
@@ -77,15 +78,17 @@ class Edge:
 
     # --- packets ---
 
-    def receive(self) -> None:
-        """Take up to BATCH datagrams from the socket, and submit the contributions among them."""
+    def receive(self) -> bool:
+        """Take up to BATCH datagrams from the socket and submit the contributions; whether the socket is empty then."""
         count = 0
         headers = self._in
+        emptied = False
         for _ in range(BATCH):
             row = self._rows[count]
             try:
                 size, ancillary, _, (source_address, _) = self.receiver.recvmsg_into([row], sockets.ANCILLARY_BYTES)
             except BlockingIOError:
+                emptied = True
                 break
             datagram = row[:size]
             header = self.admission.admit(datagram, source_address, sockets.destination(ancillary))
@@ -105,6 +108,7 @@ class Edge:
             count += 1
         if count:
             self._submit(count, time.monotonic_ns())
+        return emptied
 
     def _submit(self, count: int, now_ns: int) -> None:
         """Give the first `count` rows to the engine. Its staging is empty, so it takes the whole batch."""
@@ -226,19 +230,24 @@ class Edge:
 
 def run(edge: Edge, channel: control.Channel) -> None:
     """Serve until `stop` or until the run is gone."""
-    poller = select.poll()
-    poller.register(channel.fileno(), select.POLLIN)
-    poller.register(edge.receiver.fileno(), select.POLLIN)
-    receiving = True
+    # Waking up costs as much as a packet does. So after each batch the socket is left alone for a while, as network
+    # cards do it: what arrives meanwhile is taken in one go, and only run control and deadlines end the rest.
+    resting, watching = select.poll(), select.poll()
+    for poller in (resting, watching):
+        poller.register(channel.fileno(), select.POLLIN)
+    watching.register(edge.receiver.fileno(), select.POLLIN)
+    receiver, rest_ms = edge.receiver.fileno(), 0.0
     while True:
-        if edge.can_receive() != receiving:
-            receiving = not receiving
-            poller.modify(edge.receiver.fileno(), select.POLLIN if receiving else 0)
-        ready = dict(poller.poll(edge.wait_ms(time.monotonic_ns())))
-        if edge.receiver.fileno() in ready:
-            edge.receive()
+        wait_ms = edge.wait_ms(time.monotonic_ns())
+        if rest_ms or not edge.can_receive():
+            ready = resting.poll(min(wait_ms, rest_ms or _IDLE_MS))
+        else:
+            ready = watching.poll(wait_ms)
+        rest_ms = 0.0
+        if any(fd == receiver for fd, _ in ready) and edge.receive():
+            rest_ms = _REST_MS
         edge.serve(time.monotonic_ns())
-        if channel.fileno() in ready:
+        if any(fd != receiver for fd, _ in ready):
             message = channel.receive()
             if message is None or message["type"] == "stop":
                 return

@@ -15,14 +15,39 @@ FRAME_BYTES = MTU_BYTES + 14
 
 
 @dataclass(frozen=True)
+class Bursts:
+    """Gilbert–Elliott loss: with each frame the line enters or leaves a burst, then loses by the state it is in.
+
+    All are probabilities per frame. In a burst for enter / (enter + leave) of all frames; a burst lasts 1 / leave
+    frames on average.
+    """
+
+    enter: float
+    leave: float
+    loss: float = 1.0
+    loss_outside: float = 0.0
+
+
+@dataclass(frozen=True)
 class Direction:
-    """The physics of one direction; `loss` is the probability that a frame is dropped."""
+    """The physics of one direction.
+
+    `loss` is the probability that a frame is dropped, on its way: it has used its time on the line. `jitter_ns` adds
+    a delay, uniform between minus and plus that, that never lets a frame overtake unless `reorder` is set; it may
+    not exceed the delay. `duplicate` and `corrupt` (one bit is flipped) are probabilities. Equal seeds give equal
+    patterns over the frames of a direction, counted from the start or from the setting of another seed.
+    """
 
     one_way_delay_ns: int
     rate_bps: int
     queue_bytes: int
     loss: float = 0.0
     seed: int = 0
+    jitter_ns: int = 0
+    reorder: bool = False
+    duplicate: float = 0.0
+    corrupt: float = 0.0
+    bursts: Bursts | None = None
 
 
 @dataclass(frozen=True)
@@ -45,8 +70,36 @@ class Link:
 
 
 @dataclass(frozen=True)
+class Lateness:
+    """How late frames were released: (upper bound in ns, frames) per bucket, ascending, empty buckets left out."""
+
+    buckets: tuple[tuple[int, int], ...] = ()
+
+    def quantile_ns(self, quantile: float) -> int:
+        """The least bound that this share (0 to 1) of the frames did not exceed; 0 if there were none."""
+        wanted = quantile * sum(frames for _, frames in self.buckets)
+        seen = 0
+        for bound_ns, frames in self.buckets:
+            seen += frames
+            if seen >= wanted:
+                return bound_ns
+        return 0
+
+    def since(self, earlier: "Lateness") -> "Lateness":
+        """What came after an earlier reading of the same direction."""
+        before = dict(earlier.buckets)
+        left = ((bound_ns, frames - before.get(bound_ns, 0)) for bound_ns, frames in self.buckets)
+        return Lateness(tuple((bound_ns, frames) for bound_ns, frames in left if frames))
+
+
+@dataclass(frozen=True)
 class DirectionCounters:
-    """What one direction really did, since the link was built; bytes are on-wire bytes."""
+    """What one direction really did, since the link was built; bytes are on-wire bytes.
+
+    Every frame is accounted for: in + duplicated = out + dropped_* + on their way. `dropped_other` is never physics
+    but a machine that could not keep up (or a frame longer than the MTU allows): such a measurement is not to be
+    trusted. Some of these frames were never seen, so `bytes_in` does not have them.
+    """
 
     frames_in: int
     bytes_in: int
@@ -57,6 +110,11 @@ class DirectionCounters:
     dropped_other: int
     queue_high_water_bytes: int
     worst_lateness_ns: int
+    dropped_down: int = 0
+    duplicated: int = 0
+    corrupted: int = 0
+    reordered: int = 0
+    lateness: Lateness = Lateness()
 
 
 class LinkError(Exception):
@@ -64,10 +122,27 @@ class LinkError(Exception):
 
 
 class RunningLinks(Protocol):
-    """Links in operation."""
+    """Links in operation. Nodes name a direction: (sending node, receiving node)."""
+
+    warnings: Sequence[str]  # what this machine did not grant, and what that costs
 
     def counters(self) -> Mapping[tuple[str, str], DirectionCounters]:
         """Counters by (sending node, receiving node)."""
+        ...
+
+    def directions(self) -> Mapping[tuple[str, str], Direction]:
+        """The physics in force, as it was read back, by (sending node, receiving node)."""
+        ...
+
+    def change(self, sender: str, receiver: str, direction: Direction) -> None:
+        """Change one direction; frames on their way are neither lost nor moved.
+
+        Chance goes on where it was unless the seed changes. Raises LinkError, with nothing changed.
+        """
+        ...
+
+    def set_up(self, a: str, b: str, up: bool) -> None:
+        """Take the link between two nodes down (no carrier at both ends, what is on its way is lost), or up again."""
         ...
 
     def close(self) -> None:

@@ -25,6 +25,8 @@ struct end {
     pthread_t thread;
     bool opening, open;
     char error[200];
+    uint64_t overflows; /* frames that found the ring full */
+    uint64_t unseen;    /* frames that the kernel dropped before */
 };
 
 struct link {
@@ -32,7 +34,6 @@ struct link {
     struct direction directions[2]; /* from a to b, from b to a */
     size_t arena_bytes[2];
     bool ready;
-    uint64_t overflows[2]; /* of the ends' rings */
     struct worker *worker;
 };
 
@@ -264,9 +265,9 @@ static void report_direction(const struct emulator *emulator, size_t index)
     struct link *link = emulator->links[index / 2];
     struct snapshot snapshot = {.direction = &link->directions[index % 2], .worker = link->worker};
     have_run(link->worker, take_snapshot, &snapshot);
-    /* The kernel's own count, and no one else's to touch: it is kept apart from what the worker counts. */
-    link->overflows[index % 2] += port_take_overflows(&link->ends[index % 2].port);
-    uint64_t overflow = link->overflows[index % 2];
+    struct end *end = &link->ends[index % 2];
+    end->overflows += port_take_overflows(&end->port); /* reading it sets it to zero */
+    uint64_t overflow = end->overflows + end->unseen;
     const struct counters *c = &snapshot.counters;
     char lateness[6000];
     print_histogram(&snapshot.lateness, lateness, sizeof lateness);
@@ -285,8 +286,19 @@ static void report_direction(const struct emulator *emulator, size_t index)
           (long long)c->worst_lateness_ns, lateness);
 }
 
-static void report_counters(const struct emulator *emulator)
+static void note_unseen(void *emulator, const char *interface, uint64_t drops)
 {
+    const struct emulator *all = emulator;
+    for (size_t n = 0; n < 2 * all->count; n++) {
+        struct end *end = &all->links[n / 2]->ends[n % 2];
+        if (strcmp(end->interface, interface) == 0)
+            end->unseen = drops;
+    }
+}
+
+static void report_counters(struct emulator *emulator)
+{
+    interfaces_each_drops(note_unseen, emulator);
     for (size_t index = 0; index < 2 * emulator->count && emulator->started; index++)
         report_direction(emulator, index);
     reply(emulator, "ok");

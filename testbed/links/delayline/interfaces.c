@@ -4,7 +4,9 @@
 #include <fcntl.h>
 #include <linux/netlink.h>
 #include <linux/rtnetlink.h>
+#include <net/if.h>
 #include <sched.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -23,6 +25,19 @@ static bool disable_ipv6(void)
 bool interfaces_own_namespace(void)
 {
     return unshare(CLONE_NEWNET) == 0 && disable_ipv6();
+}
+
+void interfaces_each_drops(void (*tell)(void *context, const char *interface, uint64_t drops), void *context)
+{
+    FILE *table = fopen("/proc/net/dev", "re");
+    char line[512], interface[IFNAMSIZ];
+    unsigned long long drops;
+    while (table && fgets(line, sizeof line, table))
+        /* name: received bytes, packets, errors, drops ...; the two lines of headings do not match */
+        if (sscanf(line, " %15[^: ]: %*u %*u %*u %llu", interface, &drops) == 2)
+            tell(context, interface, drops);
+    if (table)
+        fclose(table);
 }
 
 bool interfaces_remove(void)

@@ -5,7 +5,15 @@ import socket
 from collections.abc import Mapping, Sequence
 
 from testbed.links.delayline.control import PROGRAM, Control
-from testbed.links.delayline.sizes import arena_bytes, available_memory_bytes, memory_bytes, ring_slots, wrong_link
+from testbed.links.delayline.messages import parse_counters, parse_direction, settings
+from testbed.links.delayline.sizes import (
+    arena_bytes,
+    available_memory_bytes,
+    memory_bytes,
+    ring_slots,
+    wrong_direction,
+    wrong_link,
+)
 from testbed.links.interface import Direction, DirectionCounters, Link, LinkError
 from testbed.links.veth import PairEnd, bring_up, make_pairs
 
@@ -49,35 +57,86 @@ class DelayLine:
             _make_interfaces(links, namespaces, control.pid)
             for index, link in enumerate(links):
                 _open(control, index, link)
-            for index, link in enumerate(links):
-                _configure(control, index, link)
-            started = control.ask("start")
+            running = RunningDelayLine(links, control)
+            running.start()
         except BaseException:
             control.stop()
             raise
-        return RunningDelayLine(links, control, _warnings(started))
+        return running
 
 
 class RunningDelayLine:
-    """Links in operation; `warnings` says what this machine did not grant, and what that costs."""
+    """Links in operation; see `RunningLinks`."""
 
-    def __init__(self, links: Sequence[Link], control: Control, warnings: Sequence[str]) -> None:
-        self._links = tuple(links)
+    def __init__(self, links: Sequence[Link], control: Control) -> None:
+        self.warnings: Sequence[str] = ()
         self._control = control
+        self._links = {frozenset((link.a.node, link.b.node)): index for index, link in enumerate(links)}
+        # In the order of the program's numbers: link n has direction 2n, from a to b, and 2n + 1.
+        self._asked = {
+            ends: direction
+            for link in links
+            for ends, direction in (
+                ((link.a.node, link.b.node), link.forward),
+                ((link.b.node, link.a.node), link.backward),
+            )
+        }
+        self._in_force: dict[tuple[str, str], Direction] = {}
+
+    def start(self) -> None:
+        """Give every direction its physics, and let frames pass. To be called once."""
+        for ends, direction in self._asked.items():
+            self._set(ends, settings(direction))
+        started = self._control.ask("start")
+        warnings = []
+        if started["realtime"] != "1":
+            warnings.append("links run without real-time priority: frames may be milliseconds late on a busy machine")
+        if started["locked"] != "1":
+            warnings.append("the links' memory is not locked: frames may be late when memory is short")
         self.warnings = tuple(warnings)
 
     def counters(self) -> Mapping[tuple[str, str], DirectionCounters]:
         """Counters by (sending node, receiving node). Raises LinkError if the links are closed or have failed."""
-        rows = iter(self._control.ask_rows("counters", row="direction"))
-        counters = {}
-        for link in self._links:
-            counters[link.a.node, link.b.node] = _counters(next(rows))
-            counters[link.b.node, link.a.node] = _counters(next(rows))
-        return counters
+        rows = self._control.ask_rows("counters", row="direction")
+        return {ends: parse_counters(row) for ends, row in zip(self._asked, rows, strict=True)}
+
+    def directions(self) -> Mapping[tuple[str, str], Direction]:
+        """The physics in force, as the program gave it back."""
+        return dict(self._in_force)
+
+    def change(self, sender: str, receiver: str, direction: Direction) -> None:
+        """Change one direction of running links. Raises LinkError, with nothing changed."""
+        ends = (sender, receiver)
+        if ends not in self._in_force:
+            raise LinkError(f"no link from {sender} to {receiver}")
+        wrong = wrong_direction(direction)
+        if wrong:
+            raise LinkError(f"{sender}>{receiver}: {wrong}")
+        before = settings(self._in_force[ends])
+        self._set(ends, {name: value for name, value in settings(direction).items() if value != before[name]})
+
+    def set_up(self, a: str, b: str, up: bool) -> None:
+        """Take the link between two nodes down, or up again."""
+        index = self._links.get(frozenset((a, b)))
+        if index is None:
+            raise LinkError(f"no link between {a} and {b}")
+        self._control.ask(f"{'up' if up else 'down'} link={index}")
 
     def close(self) -> None:
         """End the emulation and remove its interfaces. Safe to call twice."""
         self._control.stop()
+
+    def _set(self, ends: tuple[str, str], asked: Mapping[str, int | float]) -> None:
+        index = list(self._asked).index(ends)
+        words = "".join(f" {name}={value!r}" for name, value in asked.items())
+        try:
+            applied = self._control.ask(f"set direction={index}{words}")
+        except LinkError as error:
+            raise LinkError(f"{ends[0]}>{ends[1]}: {error}") from error
+        for name, value in asked.items():
+            if float(applied[name]) != float(value):
+                raise LinkError(f"{ends[0]}>{ends[1]}: asked for {name} {value}, but {applied[name]} was applied")
+        self._in_force[ends] = parse_direction(applied)
 
 
 def _line_ends(index: int) -> tuple[str, str]:
@@ -106,53 +165,4 @@ def _open(control: Control, index: int, link: Link) -> None:
         f"link a={a} b={b} "
         f"slots_forward={ring_slots(link.forward)} arena_forward={arena_bytes(link.forward)} "
         f"slots_backward={ring_slots(link.backward)} arena_backward={arena_bytes(link.backward)}"
-    )
-
-
-def _configure(control: Control, index: int, link: Link) -> None:
-    try:
-        _set(control, 2 * index, link.forward)
-        _set(control, 2 * index + 1, link.backward)
-    except LinkError as error:
-        raise LinkError(f"link {link.name}: {error}") from error
-
-
-def _set(control: Control, index: int, direction: Direction) -> None:
-    asked = {
-        "delay_ns": direction.one_way_delay_ns,
-        "rate_bps": direction.rate_bps,
-        "queue_bytes": direction.queue_bytes,
-        "loss": direction.loss,
-        "seed": direction.seed,
-    }
-    words = " ".join(f"{name}={value!r}" for name, value in asked.items())
-    applied = control.ask(f"set direction={index} {words}")
-    for name, value in asked.items():
-        if float(applied[name]) != float(value):
-            raise LinkError(f"asked for {name} {value}, but {applied[name]} was applied")
-
-
-def _warnings(started: Mapping[str, str]) -> list[str]:
-    warnings = []
-    if started["realtime"] != "1":
-        warnings.append(
-            "links run without real-time priority: expect frames milliseconds late when processors are busy"
-        )
-    if started["locked"] != "1":
-        warnings.append("the links' memory is not locked: expect late frames when memory is short")
-    return warnings
-
-
-def _counters(row: Mapping[str, str]) -> DirectionCounters:
-    other = ("dropped_overflow", "dropped_room", "dropped_send", "dropped_down", "dropped_cut")
-    return DirectionCounters(
-        frames_in=int(row["frames_in"]),
-        bytes_in=int(row["bytes_in"]),
-        frames_out=int(row["frames_out"]),
-        bytes_out=int(row["bytes_out"]),
-        dropped_queue=int(row["dropped_queue"]),
-        dropped_loss=int(row["dropped_loss"]),
-        dropped_other=sum(int(row[name]) for name in other),
-        queue_high_water_bytes=int(row["queue_high_water_bytes"]),
-        worst_lateness_ns=int(row["worst_lateness_ns"]),
     )

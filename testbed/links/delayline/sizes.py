@@ -24,7 +24,7 @@ SMALL_FRAMES_FACTOR = 1.5
 
 def line_bytes(direction: Direction) -> int:
     """Bytes that can be on their way at once."""
-    flight_ns = direction.one_way_delay_ns + OVERLOAD_NS
+    flight_ns = direction.one_way_delay_ns + direction.jitter_ns + OVERLOAD_NS
     return direction.rate_bps * flight_ns // 8_000_000_000 + direction.queue_bytes
 
 
@@ -89,6 +89,20 @@ def wrong_direction(direction: Direction) -> str | None:
         )
     if direction.queue_bytes < 0:
         return f"queue {direction.queue_bytes} bytes is below 0"
-    if not 0 <= direction.loss <= 1:
-        return f"loss {direction.loss:g} is not a probability within 0 and 1"
+    if not 0 <= direction.jitter_ns <= direction.one_way_delay_ns:
+        return f"jitter {direction.jitter_ns} ns is not within 0 and the delay, {direction.one_way_delay_ns} ns"
+    if not -(2**63) <= direction.seed < 2**63:
+        return f"seed {direction.seed} does not fit 64 bits"
+    for name, probability in _probabilities(direction).items():
+        if not 0 <= probability <= 1:
+            return f"{name} {probability:g} is not a probability within 0 and 1"
     return None
+
+
+def _probabilities(direction: Direction) -> dict[str, float]:
+    probabilities = {"loss": direction.loss, "duplicate": direction.duplicate, "corrupt": direction.corrupt}
+    if direction.bursts is not None:
+        bursts = direction.bursts
+        probabilities |= {"bursts enter": bursts.enter, "bursts leave": bursts.leave}
+        probabilities |= {"bursts loss": bursts.loss, "bursts loss outside": bursts.loss_outside}
+    return probabilities

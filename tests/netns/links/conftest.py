@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from uuid import uuid4
 
 import pytest
-from link_probes import Node
+from link_probes import Node, Port
 
 from testbed.links.delayline import DelayLine
 from testbed.links.interface import Link, LinkKind, RunningLinks
@@ -22,6 +22,7 @@ class Bench:
         self.run_id = f"test-{uuid4().hex[:8]}"
         self.nodes: dict[str, Node] = {}
         self._running: list[RunningLinks] = []
+        self._ports: list[Port] = []
 
     def node(self, name: str) -> Node:
         if name not in self.nodes:
@@ -34,12 +35,20 @@ class Bench:
         self._running.append(running)
         return running
 
+    def port(self, node: str, neighbour: str) -> Port:
+        """A packet socket at a node's end of a link, open until the test ends."""
+        port = Port(self.node(node), f"to-{neighbour}")
+        self._ports.append(port)
+        return port
+
     def processes(self) -> Sequence[int]:
         """Processes that carry the mark of this run."""
         mark = f"TESTBED_RUN={self.run_id}".encode()
         return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if mark in _environment(pid)]
 
     def close(self) -> None:
+        for port in self._ports:
+            port.close()
         for running in self._running:
             running.close()
         for node in self.nodes.values():

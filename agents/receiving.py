@@ -1,0 +1,149 @@
+"""The receiving half of a data plane: a round's results and bypassed contributions, merged into the exchange area."""
+
+import socket
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agents.shard import Shard
+from aggregator.wire.packet import FLAG_BYPASSED, RESULT_PORT, Header, Kind, Reason
+
+_BUFFER_BYTES = 16 << 20
+
+# Linux values that Python's socket module does not name.
+_SO_RCVBUFFORCE = 33
+_SO_MEMINFO = 55
+_MEMINFO = struct.Struct("=9I")
+_MEMINFO_DROPS = 8
+
+
+def open_receiver(address: str) -> socket.socket:
+    """A non-blocking socket for what the edge sends to the host with `address`. Raises OSError."""
+    receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    try:
+        receiver.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _BUFFER_BYTES)
+    except PermissionError:
+        receiver.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
+    receiver.bind((address, RESULT_PORT))
+    receiver.setblocking(False)
+    return receiver
+
+
+def receive_buffer_bytes(receiver: socket.socket) -> int:
+    """The receive buffer that the socket really has (the kernel reports twice what it grants)."""
+    return receiver.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2
+
+
+def overflows(receiver: socket.socket) -> int:
+    """Datagrams that the kernel has dropped at this socket since it was opened.
+
+    Read from SO_MEMINFO: SO_RXQ_OVFL gives the same count, but only with a later datagram, so never the last drops.
+    """
+    drops: int = _MEMINFO.unpack(receiver.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, _MEMINFO.size))[_MEMINFO_DROPS]
+    return drops
+
+
+@dataclass
+class Counts:
+    """What came in during a round. `complete`, `partial` and `bypassed` were merged, by kind; the others were dropped.
+
+    `duplicates` bring no contributor that is not there already, `overlaps` bring some that are and some that are not,
+    `late` are of an earlier round or came after this one was reported, `refused` are not for this host and round.
+    """
+
+    complete: int = 0
+    partial: int = 0
+    bypassed: int = 0
+    duplicates: int = 0
+    overlaps: int = 0
+    late: int = 0
+    refused: int = 0
+
+
+class RoundReceiver:
+    """Takes in one round's results. `expected` is the bitmap of the contributors that shall reach every chunk."""
+
+    def __init__(
+        self,
+        shard: Shard,
+        epoch_and_round: tuple[int, int],
+        expected: int,
+        summed: NDArray[np.int32],
+        bitmaps: NDArray[np.uint64],
+    ) -> None:
+        """`summed` and `bitmaps` are the shard's part of the round's row in the exchange area; they are set to zero."""
+        self.counts = Counts()
+        self.expected = expected
+        self.chunks = shard.chunks
+        self._shard = shard
+        self._epoch, self._round = epoch_and_round
+        self._summed = summed
+        self._bitmaps = bitmaps
+        self._have = [0] * shard.chunks
+        self._missing = shard.chunks if expected else 0
+        summed[:] = 0
+        bitmaps[:] = 0
+
+    @property
+    def complete(self) -> bool:
+        """Whether every chunk has all of its expected contributors."""
+        return self._missing == 0
+
+    @property
+    def delivered(self) -> int:
+        """Contributions that are in the sums, counted in chunks."""
+        return sum(bitmap.bit_count() for bitmap in self._have)
+
+    def take(self, header: Header, payload: memoryview) -> bool:
+        """Merge a parsed packet; returns whether it was merged. What is not is counted in `counts`."""
+        counts = self.counts
+        if header.job == self._shard.job and header.round < self._round:
+            counts.late += 1
+            return False
+        if not self._is_ours(header):
+            counts.refused += 1
+            return False
+        have = self._have[header.chunk]
+        if header.bitmap & have:
+            if header.bitmap & ~have:
+                counts.overlaps += 1
+            else:
+                counts.duplicates += 1
+            return False
+        first, end = self._shard.value_range(header.chunk)
+        self._summed[first:end] += np.frombuffer(payload, "<i4")
+        have |= header.bitmap
+        self._have[header.chunk] = have
+        self._bitmaps[header.chunk] = have
+        if have == self.expected:
+            self._missing -= 1
+        if header.kind is Kind.CONTRIBUTION:
+            counts.bypassed += 1
+        elif header.reason is Reason.COMPLETE:
+            counts.complete += 1
+        else:
+            counts.partial += 1
+        return True
+
+    def _is_ours(self, header: Header) -> bool:
+        shard = self._shard
+        if (header.job, header.epoch, header.round, header.shard) != (
+            shard.job,
+            self._epoch,
+            self._round,
+            shard.number,
+        ):
+            return False
+        if header.chunk >= shard.chunks or header.number_format != 0:
+            return False
+        first, end = shard.value_range(header.chunk)
+        if header.value_count != end - first:
+            return False
+        bitmap = header.bitmap
+        if bitmap == 0 or bitmap & ~self.expected or header.contributors != bitmap.bit_count():
+            return False
+        if header.kind is Kind.RESULT:
+            return header.source == shard.island_id
+        return header.kind is Kind.CONTRIBUTION and header.flags == FLAG_BYPASSED and bitmap == 1 << header.source

@@ -1,0 +1,116 @@
+"""The sending half of a data plane: a round's packets in one buffer, and when each of them is due."""
+
+import socket
+from collections.abc import Sequence
+from itertools import accumulate
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agents.shard import Shard
+from aggregator.wire.packet import (
+    CONTRIBUTION_PORT,
+    HEADER_BYTES,
+    VALUE_BYTES,
+    Header,
+    Kind,
+    frame_bytes,
+    write_packet,
+)
+
+MULTICAST_TTL = 32
+_BUFFER_BYTES = 4 << 20
+_ALIGNMENT = 64
+_PROBE_VALUES = 2
+
+# Linux values that Python's socket module does not name.
+_SO_SNDBUFFORCE = 32
+_IP_MTU_DISCOVER = 10
+_IP_PMTUDISC_DO = 2
+
+
+def open_sender(address: str) -> socket.socket:
+    """A socket that multicasts from `address`, through the interface that has it. Raises OSError."""
+    sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    try:
+        sender.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, _BUFFER_BYTES)
+    except PermissionError:
+        sender.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
+    # A frame that is too long must be an error: its fragments would be other traffic than the plan counts.
+    sender.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _IP_PMTUDISC_DO)
+    sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, MULTICAST_TTL)
+    sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(address))
+    sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 0)
+    sender.bind((address, 0))
+    return sender
+
+
+class RoundPackets:
+    """The contributions of one shard in one round, chunk by chunk, in slots of one buffer that serves every round."""
+
+    def __init__(self, shard: Shard) -> None:
+        self._shard = shard
+        longest = HEADER_BYTES + VALUE_BYTES * min(shard.values_per_chunk, shard.values)
+        self.slot_bytes = -(-longest // _ALIGNMENT) * _ALIGNMENT
+        self.buffer = bytearray(self.slot_bytes * shard.chunks)
+        ranges = [shard.value_range(chunk) for chunk in range(shard.chunks)]
+        self._value_counts = [end - first for first, end in ranges]
+        self.wire_bytes = [frame_bytes(count) for count in self._value_counts]
+        self.lengths: NDArray[np.int32] = np.array(self._value_counts, np.int32) * VALUE_BYTES + HEADER_BYTES
+
+    def build(self, values: NDArray[np.int32], epoch: int, round_number: int) -> None:
+        """Write the packets of a round; `values` are the shard's, contiguous. Nothing may be sending them."""
+        shard = self._shard
+        payloads = values.astype("<i4", copy=False).data.cast("B")
+        slots = memoryview(self.buffer)
+        at = 0
+        for chunk, value_count in enumerate(self._value_counts):
+            header = Header(
+                kind=Kind.CONTRIBUTION,
+                source=shard.island_id,
+                job=shard.job,
+                epoch=epoch,
+                round=round_number,
+                shard=shard.number,
+                chunk=chunk,
+                value_count=value_count,
+                number=chunk,
+                bitmap=shard.own_bit,
+            )
+            payload = payloads[at : at + VALUE_BYTES * value_count]
+            write_packet(slots[chunk * self.slot_bytes :], header, payload)
+            at += VALUE_BYTES * value_count
+
+
+def send_times_ns(wire_bytes: Sequence[int], begin_ns: int, duration_ns: int) -> NDArray[np.int64]:
+    """When each frame is due, so that on-wire bytes flow at a constant rate for `duration_ns` from `begin_ns` on.
+
+    A frame is due when the ones before it have passed at that rate: the last one passes until the end of the duration.
+    """
+    total = sum(wire_bytes)
+    before = accumulate(wire_bytes[:-1], initial=0)
+    return np.array([begin_ns + duration_ns * earlier // total for earlier in before], np.int64)
+
+
+def probe_packet(shard: Shard, epoch: int, probe: int, group: str, sent_ns: int) -> bytes:
+    """A probe of the tree of `group`: it carries the group, and when it was sent as two 32-bit halves, low first."""
+    header = Header(
+        kind=Kind.PROBE,
+        source=shard.island_id,
+        job=shard.job,
+        epoch=epoch,
+        round=0,
+        shard=shard.number,
+        chunk=probe,
+        value_count=_PROBE_VALUES,
+        number=int.from_bytes(socket.inet_aton(group), "big"),
+        bitmap=shard.own_bit,
+    )
+    out = bytearray(HEADER_BYTES + VALUE_BYTES * _PROBE_VALUES)
+    write_packet(memoryview(out), header, sent_ns.to_bytes(VALUE_BYTES * _PROBE_VALUES, "little"))
+    return bytes(out)
+
+
+def destination(group: str) -> tuple[str, int]:
+    """Where contributions and probes of a group go."""
+    return group, CONTRIBUTION_PORT

@@ -1,0 +1,146 @@
+"""Links come whole or not at all, and leave nothing behind however they end."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import Bench
+from link_probes import direction, link, settled
+
+from testbed.links.interface import LinkError
+
+ROOT = Path(__file__).parents[3]
+
+
+def until(condition: Callable[[], bool], seconds: float = 5.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def test_close_leaves_nothing_and_can_be_repeated(bench: Bench) -> None:
+    here = set(os.listdir("/sys/class/net"))
+    running = bench.build(link("a", "b", direction(1.0)), link("b", "c", direction(1.0)))
+    assert bench.node("b").interfaces() == {"to-a", "to-c"}
+    assert len(bench.processes()) > 0
+    running.close()
+    assert all(node.interfaces() == set() for node in bench.nodes.values())
+    assert bench.processes() == []
+    running.close()
+    assert set(os.listdir("/sys/class/net")) == here
+    with pytest.raises(LinkError, match="closed"):
+        running.counters()
+
+
+def test_interfaces_never_appear_where_the_caller_lives(bench: Bench) -> None:
+    with subprocess.Popen(["ip", "monitor", "link"], stdout=subprocess.PIPE, text=True) as monitor:
+        time.sleep(0.3)
+        bench.build(link("a", "b", direction(1.0))).close()
+        monitor.terminate()
+        seen = monitor.communicate()[0]
+    assert "to-a" not in seen
+    assert "to-b" not in seen
+
+
+def test_a_name_that_is_taken_is_named_and_nothing_is_left(bench: Bench) -> None:
+    bench.node("b").run("ip", "link", "add", "to-a", "type", "veth", "peer", "name", "other")
+    with pytest.raises(LinkError, match=r"to-a.*File exists"):
+        bench.build(link("c", "d", direction(1.0)), link("a", "b", direction(1.0)))
+    assert bench.node("a").interfaces() == bench.node("c").interfaces() == set()
+    assert bench.node("b").interfaces() == {"to-a", "other"}
+    assert bench.processes() == []
+
+
+def test_what_is_refused_is_not_built(bench: Bench) -> None:
+    impossible = link("a", "b", direction(1.0, rate_mbps=1e9))
+    assert bench.kind.refusal([impossible]) is not None
+    with pytest.raises(LinkError, match="link a-b"):
+        bench.build(impossible)
+    assert bench.node("a").interfaces() == set()
+    assert bench.processes() == []
+
+
+def test_two_runs_at_once_do_not_meet(bench: Bench) -> None:
+    first = bench.build(link("a", "b", direction(1.0)))
+    second = bench.build(link("a", "c", direction(1.0)))
+    first.close()
+    assert bench.node("a").interfaces() == {"to-c"}
+    bench.port("a", "c").send(1)
+    assert len(bench.port("c", "a").receive(0.1)) == 0  # opened after the frame was sent
+    receiver = bench.port("c", "a")
+    bench.port("a", "c").send(2)
+    assert [one.number for one in receiver.receive(0.3)] == [2]
+    second.close()
+
+
+@pytest.mark.parametrize("child_of_its_own", [False, True])
+def test_links_end_when_their_owner_is_killed(bench: Bench, child_of_its_own: bool) -> None:
+    """Also when a process that the owner has forked lives on, with copies of all its file descriptors."""
+    a, b = bench.node("a"), bench.node("b")
+    script = f"""
+import os, sys, time
+from conftest import KINDS
+from link_probes import direction, link
+running = KINDS[{bench.kind.name!r}]().build(
+    [link("a", "b", direction(1.0))], {{"a": {a.pid}, "b": {b.pid}}}, {bench.run_id!r})
+child = os.fork() if {child_of_its_own} else 0
+if child:
+    print(child, flush=True)
+elif not {child_of_its_own}:
+    print("none", flush=True)
+time.sleep(30)
+"""
+    path = os.pathsep.join([str(ROOT), str(Path(__file__).parent)])
+    owner = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": path}
+    )
+    assert owner.stdout is not None
+    child = owner.stdout.readline().strip()
+    try:
+        assert a.interfaces() == {"to-b"}
+        owner.send_signal(signal.SIGKILL)
+        owner.wait()
+        assert until(lambda: a.interfaces() == b.interfaces() == set())
+        assert until(lambda: bench.processes() == [])
+    finally:
+        owner.kill()
+        owner.stdout.close()
+        if child_of_its_own:
+            os.kill(int(child), signal.SIGKILL)
+
+
+def test_a_program_that_was_killed_is_reported(bench: Bench) -> None:
+    running = bench.build(link("a", "b", direction(1.0)))
+    for pid in bench.processes():
+        os.kill(pid, signal.SIGKILL)
+    with pytest.raises(LinkError, match="ended"):
+        running.counters()
+    running.close()
+    assert until(lambda: bench.node("a").interfaces() == set())
+
+
+def test_a_machine_that_stalls_is_seen_in_the_counters(bench: Bench) -> None:
+    """Frames that nobody read are counted as dropped by the machine, and those that were read late as late."""
+    running = bench.build(link("a", "b", direction(1.0)))
+    a, b = bench.port("a", "b"), bench.port("b", "a")
+    (pid,) = bench.processes()
+    os.kill(pid, signal.SIGSTOP)
+    for number in range(3000):
+        a.send(number)
+    time.sleep(0.05)
+    os.kill(pid, signal.SIGCONT)
+    received = b.receive(0.5)
+    counters = settled(running, ("a", "b"), 3000)
+    assert counters.frames_in == 3000
+    assert counters.frames_out == len(received)
+    assert counters.dropped_other == 3000 - len(received) > 0
+    assert counters.worst_lateness_ns >= 45_000_000
+    assert counters.lateness.quantile_ns(0.5) >= 45_000_000
