@@ -24,7 +24,15 @@ PROJECT = HERE.parents[1]
 GUEST_PROJECT = "/srv/testbed"
 
 _HOST_TOOLS = {"qemu-system-x86_64": "qemu-system-x86", "mmdebstrap": "mmdebstrap", "mke2fs": "e2fsprogs"}
-_GUEST_PACKAGES = ("linux-image-cloud-amd64", "initramfs-tools", "kmod", "iperf3", "nftables", "less", "ca-certificates")
+_GUEST_PACKAGES = (
+    "linux-image-cloud-amd64",
+    "initramfs-tools",
+    "kmod",
+    "iperf3",
+    "nftables",
+    "less",
+    "ca-certificates",
+)
 # Without a list, the initial file system would have drivers for every machine, and take a second longer to unpack.
 _INITRD_MODULES = ("virtio_pci", "virtio_blk", "ext4")
 _PYTHON_VERSION = "3.11"  # Debian 12's
@@ -176,12 +184,12 @@ def _debian(root: Path) -> None:
         f'printf "{modules}\\n" >"$1/etc/initramfs-tools/modules"'
     )
     left_out = [f"--dpkgopt=path-exclude=/usr/share/{what}/*" for what in ("doc", "man", "locale", "info")]
-    _run(
-        ["mmdebstrap", "--quiet", "--variant=minbase", "--mode=root"]
-        + ["--aptopt=APT::Install-Recommends \"false\"", "--aptopt=Acquire::Check-Valid-Until \"false\"", *left_out]
-        + [f"--essential-hook={prepare}", f"--include={','.join((*_GUEST_PACKAGES, *provisioned))}"]
-        + ["bookworm", str(root), str(_apt_sources())]
-    )  # fmt: skip
+    command = ["mmdebstrap", "--quiet", "--variant=minbase", "--mode=root", f"--essential-hook={prepare}", *left_out]
+    # A mirror that is a snapshot has lists whose time is over.
+    for option in ("APT::Install-Recommends", "Acquire::Check-Valid-Until"):
+        command.append(f'--aptopt={option} "false"')
+    command.append(f"--include={','.join((*_GUEST_PACKAGES, *provisioned))}")
+    _run([*command, "bookworm", str(root), str(_apt_sources())])
 
 
 def _provision(root: Path, wheels: Path) -> None:

@@ -65,7 +65,9 @@ class Machine:
     def __enter__(self) -> "Machine":
         return self
 
-    def __exit__(self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None) -> None:
+    def __exit__(
+        self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def run(
@@ -170,6 +172,8 @@ def checkout_disk(image: Image, scratch: Path) -> Path:
     files, disk = scratch / "checkout", scratch / "checkout.raw"
     copy_checkout(files)
     shutil.copytree(image.native, files, dirs_exist_ok=True)
+    # Emulated, each process would spend seconds on compiling.
+    subprocess.run([sys.executable, "-m", "compileall", "-q", str(files)], check=True)
     make_disk(files, disk, _CHECKOUT_SPARE_MIB)
     shutil.rmtree(files)
     return disk
