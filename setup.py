@@ -48,15 +48,15 @@ setup(
         Extension(
             "agents._pacer",
             sources=["agents/_pacer.c"],
-            extra_compile_args=[
-                "-std=c11",
-                "-O2",
-                "-Wall",
-                "-Wextra",
-                "-Werror",
-                "-Wno-cast-function-type",
-                "-D_GNU_SOURCE",
-            ],
+            depends=["agents/_pacer_thread.h"],
+            extra_compile_args=[*WARNINGS, "-Wno-cast-function-type", "-D_GNU_SOURCE"],
+        ),
+        Extension(
+            "aggregator.wire._batch",
+            sources=["aggregator/wire/_batch.c", "aggregator/wire/packet.c"],
+            depends=["aggregator/wire/packet.h"],
+            extra_compile_args=[*WARNINGS, "-D_GNU_SOURCE"],
+            libraries=["z"],
         ),
     ],
 )

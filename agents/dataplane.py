@@ -56,6 +56,11 @@ class _Round:
     give_up_ns: int = 0
     last_taken_ns: int = 0
 
+    @property
+    def when_nothing_came_ns(self) -> int:
+        """The end of a round in which nothing was taken in: its start on an idle island, else when it was given up."""
+        return self.give_up_ns if self.phase.expected else self.start_ns
+
 
 class DataPlane:
     """One host: its sockets, its packets and the round at hand."""
@@ -216,8 +221,7 @@ class DataPlane:
         self._late, self._refused, self._overflows = 0, 0, dropped
         sends = current.phase.group is not None
         return {
-            # With nothing taken in, as on an idle island, the round was over when it began.
-            "completed_ns": current.last_taken_ns or current.start_ns,
+            "completed_ns": current.last_taken_ns or current.when_nothing_came_ns,
             "chunks": receiver.chunks,
             "expected": receiver.expected.bit_count() * receiver.chunks,
             "delivered": receiver.delivered,

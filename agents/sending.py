@@ -85,11 +85,11 @@ class RoundPackets:
 def send_times_ns(wire_bytes: Sequence[int], begin_ns: int, duration_ns: int) -> NDArray[np.int64]:
     """When each frame is due, so that on-wire bytes flow at a constant rate for `duration_ns` from `begin_ns` on.
 
-    A frame is due when the ones before it have passed at that rate: the last one passes until the end of the duration.
+    A frame is due when its last byte has passed at that rate, as if it came over a line of it: the last one is due at
+    the end of the duration. So the plan's last byte and the last frame's are one.
     """
     total = sum(wire_bytes)
-    before = accumulate(wire_bytes[:-1], initial=0)
-    return np.array([begin_ns + duration_ns * earlier // total for earlier in before], np.int64)
+    return np.array([begin_ns + duration_ns * passed // total for passed in accumulate(wire_bytes)], np.int64)
 
 
 def probe_packet(shard: Shard, epoch: int, probe: int, group: str, sent_ns: int) -> bytes:

@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterable
+from ipaddress import IPv4Address
 from typing import Any
 
 from aggregator import sockets
@@ -18,9 +19,10 @@ from aggregator.admission import Admission
 from aggregator.engine import BYPASSED, INDEX_WAYS, EngineConfig, EngineError, empty_headers
 from aggregator.engines import make_engine
 from aggregator.realtime import become_realtime
-from aggregator.results import ResultStreams, datagram_rows, payload_rows
+from aggregator.results import ResultStreams
 from aggregator.wire import control
-from aggregator.wire.packet import Header, Kind, PacketError, probe_sent_ns
+from aggregator.wire.batch import Batch, PacketRecord
+from aggregator.wire.packet import Kind, PacketError, probe_sent_ns
 
 BATCH = 64
 _ROUNDS_REMEMBERED = 4
@@ -67,10 +69,7 @@ class Edge:
         self.phases: dict[int, list[dict[str, int]]] = {}
         self.flows: dict[int, set[tuple[str, str]]] = {}
         self.armed: dict[int, int] = {}
-        self._memory = datagram_rows(BATCH, values_per_chunk)
-        self._rows = [memoryview(row) for row in self._memory]
-        self._payloads = payload_rows(self._memory, values_per_chunk)
-        self._sizes = [0] * BATCH
+        self._arrived = Batch(BATCH, values_per_chunk)
         self._in = empty_headers(BATCH)
         self._out = empty_headers(BATCH)
         self._counted_refusals: dict[str, int] = {}
@@ -80,54 +79,43 @@ class Edge:
 
     def receive(self) -> bool:
         """Take up to BATCH datagrams from the socket and submit the contributions; whether the socket is empty then."""
+        received = self._arrived.receive(self.receiver)
+        rows, records = self._arrived.rows, self._arrived.records
         count = 0
-        headers = self._in
-        emptied = False
-        for _ in range(BATCH):
-            row = self._rows[count]
-            try:
-                size, ancillary, _, (source_address, _) = self.receiver.recvmsg_into([row], sockets.ANCILLARY_BYTES)
-            except BlockingIOError:
-                emptied = True
-                break
-            datagram = row[:size]
-            header = self.admission.admit(datagram, source_address, sockets.destination(ancillary))
-            if header is None:
+        for i, record in enumerate(self._arrived.take(received)):
+            if not self.admission.admit(record):
                 continue
-            if header.kind is Kind.PROBE:
-                self._note_probe(header, datagram)
+            if record.kind == Kind.PROBE:
+                self._note_probe(record, rows[i, : record.size].data)
                 continue
-            headers.job[count] = header.job
-            headers.epoch[count] = header.epoch
-            headers.round[count] = header.round
-            headers.shard[count] = header.shard
-            headers.chunk[count] = header.chunk
-            headers.value_count[count] = header.value_count
-            headers.source[count] = header.source
-            self._sizes[count] = size
+            if count < i:  # contributions stay together in the first rows
+                rows[count], records[count] = rows[i], records[i]
             count += 1
         if count:
+            for name in ("job", "epoch", "round", "shard", "chunk", "value_count", "source"):
+                getattr(self._in, name)[:count] = records[name][:count]
             self._submit(count, time.monotonic_ns())
-        return emptied
+        return received < BATCH
 
     def _submit(self, count: int, now_ns: int) -> None:
         """Give the first `count` rows to the engine. Its staging is empty, so it takes the whole batch."""
-        accepted = self.engine.submit(self._in, self._payloads, count, now_ns)
+        accepted = self.engine.submit(self._in, self._arrived.payloads, count, now_ns)
         if accepted != count:
             raise EngineError(f"engine took {accepted} of {count} contributions although no results were waiting")
         verdicts = self._in.verdict[:count].tolist()
         for i, verdict in enumerate(verdicts):
             if verdict in _BYPASSED:
-                self.results.add_bypassed(self._rows[i][: self._sizes[i]], int(self._in.shard[i]))
+                size = self._arrived.records[i]["size"]
+                self.results.add_bypassed(self._arrived.rows[i, :size], int(self._in.shard[i]))
 
-    def _note_probe(self, header: Header, datagram: memoryview) -> None:
+    def _note_probe(self, record: PacketRecord, datagram: memoryview) -> None:
         try:
             sent_ns = probe_sent_ns(datagram)
         except PacketError:
             self.admission.refused["length"] += 1
             return
-        group = ".".join(str(byte) for byte in header.number.to_bytes(4, "big"))
-        self.probes.setdefault(header.chunk, []).append((group, sent_ns, time.monotonic_ns()))
+        group = str(IPv4Address(record.number))
+        self.probes.setdefault(record.chunk, []).append((group, sent_ns, time.monotonic_ns()))
 
     def serve(self, now_ns: int) -> None:
         """Send what is due. On return the engine has no result that is due, or the ring is full."""
@@ -146,7 +134,7 @@ class Edge:
 
     def wait_ms(self, now_ns: int) -> float:
         """How long nothing is due unless something arrives."""
-        due_ns = self.results.next_send_ns(now_ns)
+        due_ns = self.results.next_send_ns()
         deadline_ns = self.engine.next_deadline_ns()
         if deadline_ns is not None and self.results.room():
             due_ns = min(due_ns, deadline_ns)

@@ -98,6 +98,7 @@ class Capabilities:
     index_ways: int
     max_contributors: int
     max_batch: int
+    max_rounds: int
 
 
 @dataclass(frozen=True)
@@ -181,7 +182,7 @@ class Engine(Protocol):
         """Announce a round: admit its keys from the contributors in the bitmap `expected`.
 
         By round and not by epoch alone, since cliques differ from round to round of a schedule. Raises EngineError
-        if the round is announced already or `expected` is no bitmap of 1 to 64 contributors.
+        if the round is announced already, if `max_rounds` are, or if `expected` is no bitmap of 1 to 64 contributors.
         """
         ...
 

@@ -6,7 +6,6 @@ import struct
 from aggregator.wire.packet import CONTRIBUTION_PORT
 
 BUFFER_BYTES = 16 << 20
-ANCILLARY_BYTES = 64
 
 # Linux values that Python's socket module does not name.
 _SO_SNDBUFFORCE = 32
@@ -17,12 +16,8 @@ _IP_ADD_SOURCE_MEMBERSHIP = 39
 _IP_DROP_SOURCE_MEMBERSHIP = 40
 _IP_MULTICAST_ALL = 49
 
-# struct in_pktinfo: interface index, local address, destination address of the datagram.
-_PKTINFO_GROUP = slice(8, 12)
 _MEMINFO_WORDS = 9
 _MEMINFO_DROPS = 8
-
-Ancillary = list[tuple[int, int, bytes]]
 
 
 def open_receiver() -> socket.socket:
@@ -71,14 +66,6 @@ def leave(receiver: socket.socket, group: str, source: str, interface_address: s
 
 def _membership(group: str, source: str, interface_address: str) -> bytes:
     return socket.inet_aton(group) + socket.inet_aton(interface_address) + socket.inet_aton(source)
-
-
-def destination(ancillary: Ancillary) -> bytes:
-    """The address that a datagram was sent to, as four bytes; empty if the kernel did not say."""
-    for level, kind, data in ancillary:
-        if level == socket.IPPROTO_IP and kind == _IP_PKTINFO:
-            return data[_PKTINFO_GROUP]
-    return b""
 
 
 def overflows(receiver: socket.socket) -> int:

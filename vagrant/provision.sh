@@ -9,7 +9,7 @@ set -euo pipefail
 usage() { sed -n '2,6s/^# \{0,1\}//p' "$0"; }
 
 packages=(sudo mininet iproute2 ethtool tcpdump iputils-ping util-linux procps
-    gcc libc6-dev python3 python3-dev python3-venv)
+    gcc libc6-dev zlib1g-dev python3 python3-dev python3-venv)
 
 extras=""
 for argument in "$@"; do
@@ -59,7 +59,11 @@ wanted=$(cd "$project" && {
     sha256sum pyproject.toml setup.py
     find agents aggregator scheduler testbed -name '*.[ch]' -type f -print0 | sort -z | xargs -0r sha256sum
 })
-built() { [ -x "$project/testbed/links/delayline/delayline" ] && compgen -G "$project/agents/_pacer*.so" >/dev/null; }
+built() {
+    [ -x "$project/testbed/links/delayline/delayline" ] &&
+        compgen -G "$project/agents/_pacer*.so" >/dev/null &&
+        compgen -G "$project/aggregator/wire/_batch*.so" >/dev/null
+}
 if ! built || [ "$(cat "$venv/testbed-installed" 2>/dev/null)" != "$wanted" ]; then
     echo "provision.sh: installing the project into $venv"
     rm -f "$venv/testbed-installed"

@@ -38,6 +38,7 @@ _CAPABILITIES = Capabilities(
     index_ways=INDEX_WAYS,
     max_contributors=MAX_CONTRIBUTORS,
     max_batch=1 << 16,
+    max_rounds=1 << 16,
 )
 
 
@@ -130,6 +131,8 @@ class NumpyEngine:
         name = (job, epoch, round_number)
         if name in self._cliques:
             raise EngineError(f"round: (job, epoch, round) {name} is announced already; drop it first")
+        if len(self._cliques) == _CAPABILITIES.max_rounds:
+            raise EngineError(f"round: {_CAPABILITIES.max_rounds} rounds are announced; drop one first")
         self._cliques[name] = _Clique(job, epoch, round_number, expected, deadline_ns)
 
     def drop_clique(self, job: int, epoch: int, round_number: int) -> Counters:

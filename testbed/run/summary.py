@@ -146,7 +146,7 @@ def print_table(console: Console, summary: Mapping[str, Any]) -> None:
     table = Table(
         title=f"{summary['policy']} on {summary['topology']}, {summary['rounds']} rounds", title_justify="left"
     )
-    table.add_column("")
+    table.add_column("", no_wrap=True)
     table.add_column("predicted", justify="right")
     table.add_column("measured", justify="right")
     times, ratio = measured["round_time_ms"], measured["round_time_ratio"]
