@@ -45,18 +45,30 @@ setup(
             extra_compile_args=[*WARNINGS, "-D_GNU_SOURCE"],
             libraries=["pthread", "m"],
         ),
+        # These two are no Python modules but shared libraries, which ctypes loads.
+        Extension(
+            "aggregator.engines._native",
+            sources=sorted(str(path) for path in Path("aggregator/engines/native").glob("*.c")),
+            depends=[
+                "aggregator/engines/testbed_engine.h",
+                *sorted(str(path) for path in Path("aggregator/engines/native").glob("*.h")),
+            ],
+            extra_compile_args=[*WARNINGS, "-O3", "-fvisibility=hidden", "-D_GNU_SOURCE"],
+        ),
+        Extension(
+            "aggregator._receive",
+            sources=sorted(str(path) for path in Path("aggregator/native").glob("*.c")),
+            depends=[
+                "aggregator/engines/testbed_engine.h",
+                *sorted(str(path) for path in Path("aggregator/native").glob("*.h")),
+            ],
+            extra_compile_args=[*WARNINGS, "-O3", "-fvisibility=hidden", "-D_GNU_SOURCE"],
+        ),
         Extension(
             "agents._pacer",
             sources=["agents/_pacer.c"],
             depends=["agents/_pacer_thread.h"],
             extra_compile_args=[*WARNINGS, "-Wno-cast-function-type", "-D_GNU_SOURCE"],
-        ),
-        Extension(
-            "aggregator.wire._batch",
-            sources=["aggregator/wire/_batch.c", "aggregator/wire/packet.c"],
-            depends=["aggregator/wire/packet.h"],
-            extra_compile_args=[*WARNINGS, "-D_GNU_SOURCE"],
-            libraries=["z"],
         ),
     ],
 )

@@ -24,6 +24,7 @@ _ALIGNMENT = 64
 _PROBE_VALUES = 2
 
 # Linux values that Python's socket module does not name.
+_SO_NO_CHECK = 11
 _SO_SNDBUFFORCE = 32
 _IP_MTU_DISCOVER = 10
 _IP_PMTUDISC_DO = 2
@@ -36,6 +37,8 @@ def open_sender(address: str) -> socket.socket:
         sender.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, _BUFFER_BYTES)
     except PermissionError:
         sender.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
+    # Packets carry a checksum of their own; a wrong one is to be counted, not dropped by the kernel.
+    sender.setsockopt(socket.SOL_SOCKET, _SO_NO_CHECK, 1)
     # A frame that is too long must be an error: its fragments would be other traffic than the plan counts.
     sender.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _IP_PMTUDISC_DO)
     sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, MULTICAST_TTL)

@@ -10,24 +10,30 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Iterable
-from ipaddress import IPv4Address
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from aggregator import sockets
-from aggregator.admission import Admission
-from aggregator.engine import BYPASSED, INDEX_WAYS, EngineConfig, EngineError, empty_headers
+from aggregator.admission import Shape
+from aggregator.engine import BYPASSED, INDEX_WAYS, Engine, EngineConfig, EngineError, empty_headers
 from aggregator.engines import make_engine
+from aggregator.engines.library_engine import LibraryEngine
+from aggregator.engines.passthrough import PassthroughEngine
+from aggregator.native_loop import NativeLoop, Turn
 from aggregator.realtime import become_realtime
+from aggregator.receiver import BATCH, NativeReceiver, make_receiver
 from aggregator.results import ResultStreams
 from aggregator.wire import control
-from aggregator.wire.batch import Batch, PacketRecord
-from aggregator.wire.packet import Kind, PacketError, probe_sent_ns
 
-BATCH = 64
 _ROUNDS_REMEMBERED = 4
 _IDLE_MS = 1000.0
 _REST_MS = 2.0
+_COUNTS = ("complete", "timeout", "collision", "passthrough", "late", "duplicate")
 _BYPASSED = frozenset(int(verdict) for verdict in BYPASSED)
 
 
@@ -46,18 +52,22 @@ class Edge:
         values_per_chunk: int = setup["values_per_chunk"]
         shard_values: list[int] = setup["shard_values"]
         chunks = sum(-(-values // values_per_chunk) for values in shard_values)
-        self.engine = make_engine(setup["engine"])
-        self.engine.open(
-            EngineConfig(
-                slots=setup["slots"],
-                values_per_chunk=values_per_chunk,
-                index_entries=index_entries(setup["slots"], chunks),
-                hash_key=self.job,
-                max_batch=BATCH,
-            )
+        self._engine_config = EngineConfig(
+            slots=setup["slots"],
+            values_per_chunk=values_per_chunk,
+            index_entries=index_entries(setup["slots"], chunks),
+            hash_key=self.job,
+            max_batch=BATCH,
         )
-        self.admission = Admission(self.job, setup["contributors"], shard_values, values_per_chunk)
-        self.receiver = sockets.open_receiver()
+        self.engine = make_engine(setup["engine"])
+        self.engine.open(self._engine_config)
+        self._failed: Engine | None = None
+        self._held = 0
+        self._refused_by_failed: Counter[str] = Counter()
+        self.engine_failure = ""
+        self.socket = sockets.open_receiver()
+        shape = Shape(self.job, setup["contributors"], shard_values, values_per_chunk)
+        self.receiver = make_receiver(self.socket, shape)
         self.results = ResultStreams(
             sockets.open_sender(self.address),
             setup["host_addresses"],
@@ -68,74 +78,105 @@ class Edge:
         self.probes: dict[int, list[tuple[str, int, int]]] = {}
         self.phases: dict[int, list[dict[str, int]]] = {}
         self.flows: dict[int, set[tuple[str, str]]] = {}
-        self.armed: dict[int, int] = {}
-        self._arrived = Batch(BATCH, values_per_chunk)
-        self._in = empty_headers(BATCH)
-        self._out = empty_headers(BATCH)
+        self.armed: dict[int, tuple[int, dict[str, int]]] = {}
+        self.out = empty_headers(BATCH)
         self._counted_refusals: dict[str, int] = {}
         self._counted_overflows = 0
+
+    def close(self) -> None:
+        """Close the sockets and the engine."""
+        self.socket.close()
+        self.results.close()
+        self.engine.close()
 
     # --- packets ---
 
     def receive(self) -> bool:
-        """Take up to BATCH datagrams from the socket and submit the contributions; whether the socket is empty then."""
-        received = self._arrived.receive(self.receiver)
-        rows, records = self._arrived.rows, self._arrived.records
-        count = 0
-        for i, record in enumerate(self._arrived.take(received)):
-            if not self.admission.admit(record):
-                continue
-            if record.kind == Kind.PROBE:
-                self._note_probe(record, rows[i, : record.size].data)
-                continue
-            if count < i:  # contributions stay together in the first rows
-                rows[count], records[count] = rows[i], records[i]
-            count += 1
+        """Take a batch from the socket and submit it; whether the socket is empty now."""
+        count, emptied = self.receiver.receive()
+        self.note_probes()
         if count:
-            for name in ("job", "epoch", "round", "shard", "chunk", "value_count", "source"):
-                getattr(self._in, name)[:count] = records[name][:count]
             self._submit(count, time.monotonic_ns())
-        return received < BATCH
+        return emptied
+
+    def note_probes(self) -> None:
+        """Keep what has arrived of probes, for `probe_report`."""
+        for probe in self.receiver.take_probes():
+            self.probes.setdefault(probe.probe, []).append((probe.group, probe.sent_ns, probe.arrival_ns))
 
     def _submit(self, count: int, now_ns: int) -> None:
-        """Give the first `count` rows to the engine. Its staging is empty, so it takes the whole batch."""
-        accepted = self.engine.submit(self._in, self._arrived.payloads, count, now_ns)
-        if accepted != count:
-            raise EngineError(f"engine took {accepted} of {count} contributions although no results were waiting")
-        verdicts = self._in.verdict[:count].tolist()
-        for i, verdict in enumerate(verdicts):
-            if verdict in _BYPASSED:
-                size = self._arrived.records[i]["size"]
-                self.results.add_bypassed(self._arrived.rows[i, :size], int(self._in.shard[i]))
-
-    def _note_probe(self, record: PacketRecord, datagram: memoryview) -> None:
+        """Give the first `count` rows to the engine. No results wait in it, so it takes the whole batch."""
+        headers = self.receiver.headers
         try:
-            sent_ns = probe_sent_ns(datagram)
-        except PacketError:
-            self.admission.refused["length"] += 1
+            accepted = self.engine.submit(headers, self.receiver.payloads, count, now_ns)
+            if accepted != count:
+                raise EngineError(f"took {accepted} of {count} contributions although no results were waiting")
+        except Exception as error:
+            self.fall_back(error, count, now_ns)
             return
-        group = str(IPv4Address(record.number))
-        self.probes.setdefault(record.chunk, []).append((group, sent_ns, time.monotonic_ns()))
+        for i, verdict in enumerate(headers.verdict[:count].tolist()):
+            if verdict in _BYPASSED:
+                self.results.add_bypassed(self.receiver.datagram(i), int(headers.shard[i]))
+
+    def fall_back(self, error: Exception, held: int, now_ns: int) -> None:
+        """Go on without an engine that has failed: pass through what comes. Once more it is asked for what it holds.
+
+        The first `held` rows are those of the batch that it failed with.
+        """
+        if isinstance(self.engine, PassthroughEngine):
+            raise error
+        self.engine_failure = f"{type(error).__name__}: {error}"
+        print(f"edge: engine failed, passing through: {self.engine_failure}", file=sys.stderr)
+        self._held = held
+        self._failed, self.engine = self.engine, PassthroughEngine()
+        self.engine.open(replace(self._engine_config, collision_policy="bypass-new"))
+        for round_number, (epoch, plan) in self.armed.items():
+            self.engine.set_clique(self.job, epoch, round_number, plan["expected"], plan["deadline_ns"])
+        with contextlib.suppress(Exception):
+            self._refused_by_failed = _refusals(self._failed)
+            self._failed.flush(now_ns)
+
+    def _poll(self, payloads: NDArray[np.int32], now_ns: int) -> int:
+        """Poll the engine; one that has failed comes first, and is given up when it is empty or fails again."""
+        if self._failed is None:
+            try:
+                return self.engine.poll(self.out, payloads, now_ns)
+            except Exception as error:
+                self.fall_back(error, 0, now_ns)
+        assert self._failed is not None
+        try:
+            count = self._failed.poll(self.out, payloads, now_ns)
+        except Exception:
+            count = 0
+        # The batch that is held back needs room: until there is, the failed engine stays, empty.
+        if count == 0 and self.results.room() >= BATCH:
+            self._failed = None
+            # The batch that it failed with may be in sums that have just gone out. A host drops what overlaps with
+            # what it has, so the single contributions have to come after the sums.
+            held, self._held = self._held, 0
+            if held:
+                self._submit(held, now_ns)
+        return count
 
     def serve(self, now_ns: int) -> None:
         """Send what is due. On return the engine has no result that is due, or the ring is full."""
         self.results.send(now_ns)
         while self.results.room():
             payloads = self.results.free_payloads(BATCH)
-            count = self.engine.poll(self._out, payloads, now_ns)
-            self.results.add_results(self._out, count)
+            count = self._poll(payloads, now_ns)
+            self.results.add_results(self.out, count)
             self.results.send(now_ns)
-            if count < len(payloads):
+            if count == 0 or (count < len(payloads) and self._failed is None):
                 return
 
     def can_receive(self) -> bool:
         """Whether a whole batch could be bypassed, and its results be queued as well."""
-        return self.results.room() >= 2 * BATCH
+        return self._failed is None and self.results.room() >= 2 * BATCH
 
     def wait_ms(self, now_ns: int) -> float:
         """How long nothing is due unless something arrives."""
         due_ns = self.results.next_send_ns()
-        deadline_ns = self.engine.next_deadline_ns()
+        deadline_ns = self.engine.next_deadline_ns() if self._failed is None else None
         if deadline_ns is not None and self.results.room():
             due_ns = min(due_ns, deadline_ns)
         return min(_IDLE_MS, max(0.0, (due_ns - now_ns) / 1e6))
@@ -168,10 +209,10 @@ class Edge:
             del self.flows[old], self.phases[old]
         wanted = self._all_flows()
         for group, source in sorted(wanted - joined):
-            sockets.join(self.receiver, group, source, self.address)
+            sockets.join(self.socket, group, source, self.address)
         for group, source in sorted(joined - wanted):
-            sockets.leave(self.receiver, group, source, self.address)
-        self.admission.allow(wanted)
+            sockets.leave(self.socket, group, source, self.address)
+        self.receiver.allow(wanted)
 
     def _all_flows(self) -> set[tuple[str, str]]:
         return set().union(*self.flows.values())
@@ -181,50 +222,69 @@ class Edge:
         plan = self.phases[epoch][phase]
         if plan["expected"]:
             self.engine.set_clique(self.job, epoch, round_number, plan["expected"], plan["deadline_ns"])
-            self.armed[round_number] = epoch
+            self.armed[round_number] = (epoch, plan)
 
     def _retire(self, round_number: int) -> dict[str, Any]:
         """Forget the round; counts that belong to no round are those since the last one was retired."""
         high_water = self.engine.stats().high_water_slots
         self.engine.reset_high_water()
-        report: dict[str, Any] = dict.fromkeys(("complete", "timeout", "collision", "late", "duplicate"), 0)
+        report: dict[str, Any] = dict.fromkeys(_COUNTS, 0)
+        passing = isinstance(self.engine, PassthroughEngine)
         if round_number in self.armed:
-            counts = self.engine.drop_clique(self.job, self.armed.pop(round_number), round_number)
+            counts = self.engine.drop_clique(self.job, self.armed.pop(round_number)[0], round_number)
             report = {
                 "complete": counts.complete,
                 "timeout": counts.timeout,
-                "collision": counts.collision + counts.bypassed_pool + counts.bypassed_index,
+                "collision": counts.collision + counts.bypassed_index + (0 if passing else counts.bypassed_pool),
+                "passthrough": counts.bypassed_pool if passing else 0,
                 "late": counts.late,
                 "duplicate": counts.duplicate,
             }
-        overflows = sockets.overflows(self.receiver)
+        overflows = sockets.overflows(self.socket)
         report["high_water_slots"] = high_water
         report["refused"] = self._new_refusals()
+        report["engine_failure"] = self.engine_failure
         report["socket_overflows"] = overflows - self._counted_overflows
         self._counted_overflows = overflows
         return report
 
     def _new_refusals(self) -> dict[str, int]:
         """Refusals since the last call, by the edge's checks and by the engine's."""
-        counters = self.engine.stats().counters
-        totals = self.admission.refused.copy()
-        totals["epoch"] += counters.refused_epoch
-        totals["source"] += counters.refused_source
-        totals["length"] += counters.refused_length
+        totals = self.receiver.refused() + _refusals(self.engine) + self._refused_by_failed
         new = {reason: total - self._counted_refusals.get(reason, 0) for reason, total in totals.items()}
         self._counted_refusals = dict(totals)
         return {reason: count for reason, count in sorted(new.items()) if count}
+
+
+def _refusals(engine: Engine) -> Counter[str]:
+    """What an engine has refused, by the reasons of `retired`."""
+    counters = engine.stats().counters
+    return Counter(epoch=counters.refused_epoch, source=counters.refused_source, length=counters.refused_length)
 
 
 def run(edge: Edge, channel: control.Channel) -> None:
     """Serve until `stop` or until the run is gone."""
     # Waking up costs as much as a packet does. So after each batch the socket is left alone for a while, as network
     # cards do it: what arrives meanwhile is taken in one go, and only run control and deadlines end the rest.
+    if isinstance(edge.receiver, NativeReceiver) and isinstance(edge.engine, LibraryEngine):
+        turns = _turns_in_c(edge, edge.receiver, edge.engine, channel.fileno())
+    else:
+        turns = _turns(edge, channel.fileno())
+    for _ in turns:
+        message = channel.receive()
+        if message is None or message["type"] == "stop":
+            return
+        answer = edge.handle(message)
+        channel.send(answer.pop("type"), **answer)
+
+
+def _turns(edge: Edge, control_fd: int) -> Iterator[None]:
+    """Serve, and yield whenever a message waits."""
     resting, watching = select.poll(), select.poll()
     for poller in (resting, watching):
-        poller.register(channel.fileno(), select.POLLIN)
-    watching.register(edge.receiver.fileno(), select.POLLIN)
-    receiver, rest_ms = edge.receiver.fileno(), 0.0
+        poller.register(control_fd, select.POLLIN)
+    watching.register(edge.socket.fileno(), select.POLLIN)
+    rest_ms = 0.0
     while True:
         wait_ms = edge.wait_ms(time.monotonic_ns())
         if rest_ms or not edge.can_receive():
@@ -232,15 +292,27 @@ def run(edge: Edge, channel: control.Channel) -> None:
         else:
             ready = watching.poll(wait_ms)
         rest_ms = 0.0
-        if any(fd == receiver for fd, _ in ready) and edge.receive():
+        if any(fd != control_fd for fd, _ in ready) and edge.receive():
             rest_ms = _REST_MS
         edge.serve(time.monotonic_ns())
-        if any(fd != receiver for fd, _ in ready):
-            message = channel.receive()
-            if message is None or message["type"] == "stop":
-                return
-            answer = edge.handle(message)
-            channel.send(answer.pop("type"), **answer)
+        if any(fd == control_fd for fd, _ in ready):
+            yield
+
+
+def _turns_in_c(edge: Edge, receiver: NativeReceiver, engine: LibraryEngine, control_fd: int) -> Iterator[None]:
+    """As `_turns`, with the loop in C for as long as the engine lives."""
+    loop = NativeLoop(receiver, engine, edge.results, edge.out, int(_REST_MS * 1e6))
+    while True:
+        match loop.run(control_fd):
+            case Turn.CONTROL:
+                yield
+            case Turn.PROBES:
+                edge.note_probes()
+            case Turn.ENGINE_FAILED:
+                edge.note_probes()
+                error = EngineError("took a part of a batch although no results were waiting")
+                edge.fall_back(error, loop.held(), time.monotonic_ns())
+                yield from _turns(edge, control_fd)
 
 
 def main() -> int:
@@ -252,7 +324,8 @@ def main() -> int:
         if setup is None:
             return 0
         edge = Edge(setup)
-        channel.send("hello", pid=os.getpid(), realtime=become_realtime())
+        buffer_bytes = sockets.receive_buffer_bytes(edge.socket)
+        channel.send("hello", pid=os.getpid(), realtime=become_realtime(), receive_buffer_bytes=buffer_bytes)
         run(edge, channel)
     except (OSError, EngineError, KeyError) as error:
         message = f"a control message lacks {error}" if isinstance(error, KeyError) else str(error)

@@ -6,8 +6,10 @@ import struct
 from aggregator.wire.packet import CONTRIBUTION_PORT
 
 BUFFER_BYTES = 16 << 20
+ANCILLARY_BYTES = 64
 
 # Linux values that Python's socket module does not name.
+_SO_NO_CHECK = 11
 _SO_SNDBUFFORCE = 32
 _SO_RCVBUFFORCE = 33
 _SO_MEMINFO = 55
@@ -16,8 +18,12 @@ _IP_ADD_SOURCE_MEMBERSHIP = 39
 _IP_DROP_SOURCE_MEMBERSHIP = 40
 _IP_MULTICAST_ALL = 49
 
+# struct in_pktinfo: interface index, local address, destination address of the datagram.
+_PKTINFO_GROUP = slice(8, 12)
 _MEMINFO_WORDS = 9
 _MEMINFO_DROPS = 8
+
+Ancillary = list[tuple[int, int, bytes]]
 
 
 def open_receiver() -> socket.socket:
@@ -36,6 +42,8 @@ def open_sender(address: str) -> socket.socket:
     """A non-blocking socket that sends from `address`. Raises OSError."""
     sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     _set_buffer(sender, _SO_SNDBUFFORCE, socket.SO_SNDBUF)
+    # Packets carry a checksum of their own; a wrong one is to be counted, not dropped by the kernel.
+    sender.setsockopt(socket.SOL_SOCKET, _SO_NO_CHECK, 1)
     sender.bind((address, 0))
     sender.setblocking(False)
     return sender
@@ -66,6 +74,14 @@ def leave(receiver: socket.socket, group: str, source: str, interface_address: s
 
 def _membership(group: str, source: str, interface_address: str) -> bytes:
     return socket.inet_aton(group) + socket.inet_aton(interface_address) + socket.inet_aton(source)
+
+
+def destination(ancillary: Ancillary) -> bytes:
+    """The address that a datagram was sent to, as four bytes; empty if the kernel did not say."""
+    for level, kind, data in ancillary:
+        if level == socket.IPPROTO_IP and kind == _IP_PKTINFO:
+            return data[_PKTINFO_GROUP]
+    return b""
 
 
 def overflows(receiver: socket.socket) -> int:

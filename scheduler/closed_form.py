@@ -30,8 +30,8 @@ def solve(exchange: Exchange) -> RoundSolution | Infeasible:
             if len(clique) < 3:
                 continue
             aligned = aligned_offsets_ms(clique, exchange.delay_ms)
-            if isinstance(aligned, Infeasible):
-                return aligned
+            if aligned is None:
+                return misaligned(clique, exchange.delay_ms)
             offset_ms.update(aligned)
             last = max(aligned[j] + exchange.delay_ms[j][i] for j in clique for i in clique if i != j)
             preceding_ms.update(dict.fromkeys(clique, last))
@@ -64,10 +64,8 @@ def _root(terms: list[tuple[float, float]]) -> float:
         time_ms += step
 
 
-def aligned_offsets_ms(
-    clique: tuple[str, ...], delay_ms: Mapping[str, Mapping[str, float]]
-) -> dict[str, float] | Infeasible:
-    """Offsets (smallest 0) with which all first bytes coincide at every receiver of a clique of three or more.
+def aligned_offsets_ms(clique: tuple[str, ...], delay_ms: Mapping[str, Mapping[str, float]]) -> dict[str, float] | None:
+    """Offsets (smallest 0) with which all first bytes coincide at every receiver of a clique of three or more, if any.
 
     At receiver i the senders j and k must differ by t_j − t_k = d_ki − d_ji. The receivers must agree about that:
     in a triangle the delays clockwise and counter-clockwise have the same sum; in a larger clique all routes look as
@@ -82,12 +80,13 @@ def aligned_offsets_ms(
     for i in clique:
         arrivals = [offset[j] + delay_ms[j][i] for j in clique if j != i]
         if max(arrivals) - min(arrivals) > _EQUAL * max(scale, 1.0):
-            return _misaligned(clique, delay_ms)
+            return None
     earliest = min(offset.values())
     return {j: t - earliest for j, t in offset.items()}
 
 
-def _misaligned(clique: tuple[str, ...], delay_ms: Mapping[str, Mapping[str, float]]) -> Infeasible:
+def misaligned(clique: tuple[str, ...], delay_ms: Mapping[str, Mapping[str, float]]) -> Infeasible:
+    """The reason why a clique has no such offsets."""
     skew_ms, cycle = smallest_skew_ms(clique, delay_ms)
     return Infeasible(
         f"clique {' '.join(clique)} cannot do without aggregator memory: around the cycle "

@@ -4,13 +4,13 @@ import math
 from collections.abc import Sequence
 
 from scheduler import solution
-from scheduler.divergence import divergence
+from scheduler.divergence import back_to_back_objective_ms, divergence
 from scheduler.errors import PolicyError
 from scheduler.exchange import Exchange
 from scheduler.plan import Flow, Plan, RoundPlan
 from scheduler.policies import NAMED
 from scheduler.policies.interface import Policy, Round, Schedule
-from scheduler.problem import PlanningProblem, solve
+from scheduler.problem import Problem
 from scheduler.solution import Infeasible, RoundSolution
 from scheduler.topology import Topology
 
@@ -26,27 +26,37 @@ def plan(
     payload_gb: float,
     multicast: str = "direct",
     aggregation: str = "edge",
+    trees: str = "shortest",
+    equal_rates: bool = False,
     measure: str = "total-variation",
+    back_to_back: bool = False,
     seed: int = 0,
 ) -> Plan:
     """Plan one policy, given by name or as an object, at one payload and aggregator memory (GB, inf is allowed).
 
     `multicast` is `direct` or `unicast` (a copy per receiver), `aggregation` is `edge` or `host` (no sum at the
-    edge). A policy whose rounds cannot be at this memory gives a plan that is infeasible and says why. Raises
-    PolicyError for an unknown policy or one that does not apply, PlanError for impossible amounts or options.
+    edge), `trees` is `shortest` or `optimised`. `equal_rates` gives all senders of a round one duration. `measure` is
+    the divergence measure; with `back_to_back` the objective is that of rounds which start as soon as the one before
+    has ended, instead of on a fixed period.
+
+    A policy whose rounds cannot be at this memory gives a plan that is infeasible and says why. Raises PolicyError for
+    an unknown policy or one that does not apply, PlanError for impossible amounts or options.
     """
     chosen = policy_named(policy) if isinstance(policy, str) else policy
-    problem = PlanningProblem(
+    problem = Problem(
         topology,
         memory_gb=memory_gb,
         payload_gb=payload_gb,
         multicast=multicast,
         aggregation=aggregation,
+        trees=trees,
+        equal_rates=equal_rates,
+        measure=measure,
         seed=seed,
     )
     schedule = chosen.schedule(problem)
     check_schedule(chosen.name, schedule, topology)
-    return plan_schedule(problem, chosen.name, schedule, measure=measure)
+    return plan_schedule(problem, chosen.name, schedule, back_to_back=back_to_back)
 
 
 def policy_named(name: str) -> Policy:
@@ -56,23 +66,26 @@ def policy_named(name: str) -> Policy:
     return NAMED[name]()
 
 
-def plan_schedule(problem: PlanningProblem, name: str, schedule: Schedule, *, measure: str = "total-variation") -> Plan:
+def plan_schedule(problem: Problem, name: str, schedule: Schedule, *, back_to_back: bool = False) -> Plan:
     """Plan a schedule that is already decided: trees, offsets, durations, memory, divergence, objective."""
     rounds: list[RoundPlan] = []
     reasons: list[str] = []
     for number, cliques in enumerate(schedule.rounds, start=1):
-        data = problem.exchange(cliques, problem.memory_gb)
-        answer = solve(data)
+        data, answer = problem.solve(cliques, problem.memory_gb)
         if isinstance(answer, Infeasible):
             reasons.append(f"round {number}: {answer.reason}")
             rounds.append(RoundPlan(cliques, math.inf, (), {}, ()))
         else:
             solution.check(data, answer)
             rounds.append(_round_plan(problem.islands, cliques, data, answer))
-    spread = divergence(problem.islands, schedule.rounds, measure)
+    spread = divergence(problem.islands, schedule.rounds, problem.measure)
     time_ms = max(planned.round_time_ms for planned in rounds)
     if not reasons and math.isinf(spread.mean_lifetime_rounds):
         reasons.append("this schedule never mixes all islands: the divergence lifetime is infinite")
+    objective_ms = time_ms * (spread.mean_lifetime_rounds + 0.5)
+    if back_to_back and math.isfinite(objective_ms):
+        times = [planned.round_time_ms for planned in rounds]
+        objective_ms = back_to_back_objective_ms(problem.islands, schedule.rounds, times, problem.measure)
     return Plan(
         topology=problem.topology.name,
         policy=name,
@@ -83,7 +96,7 @@ def plan_schedule(problem: PlanningProblem, name: str, schedule: Schedule, *, me
         round_time_ms=time_ms,
         mean_divergence_lifetime_rounds=spread.mean_lifetime_rounds,
         survival=spread.survival,
-        objective_ms=time_ms * (spread.mean_lifetime_rounds + 0.5),
+        objective_ms=objective_ms,
         proven_optimal=schedule.proven_optimal,
         lower_bound_ms=schedule.lower_bound_ms,
         rounds=tuple(rounds),

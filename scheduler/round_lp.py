@@ -49,10 +49,8 @@ def solve(
 def _why(exchange: Exchange) -> Infeasible:
     # Any memory above 0 is enough for some slow plan, so what stands in the way is a cycle of delays at M = 0.
     for clique in exchange.cliques:
-        if len(clique) > 2:
-            aligned = closed_form.aligned_offsets_ms(clique, exchange.delay_ms)
-            if isinstance(aligned, Infeasible):
-                return aligned
+        if len(clique) > 2 and closed_form.aligned_offsets_ms(clique, exchange.delay_ms) is None:
+            return closed_form.misaligned(clique, exchange.delay_ms)
     raise SolverError("the round LP is infeasible without a reason in the delays: numbers too far apart for the solver")
 
 

@@ -3,19 +3,17 @@
 #
 #   vagrant/provision.sh          what `testbed run` needs
 #   vagrant/provision.sh --dev    the tests' and linters' needs as well
-#   vagrant/provision.sh --list-packages    print the system packages, one a line, and do nothing (for image builders)
+#   vagrant/provision.sh --list-packages    print the system packages and do nothing (for image builders)
 set -euo pipefail
 
 usage() { sed -n '2,6s/^# \{0,1\}//p' "$0"; }
 
-packages=(sudo mininet iproute2 ethtool tcpdump iputils-ping util-linux procps
-    gcc libc6-dev zlib1g-dev python3 python3-dev python3-venv)
-
 extras=""
+list=""
 for argument in "$@"; do
     case "$argument" in
         --dev) extras="[dev]" ;;
-        --list-packages) printf '%s\n' "${packages[@]}"; exit 0 ;;
+        --list-packages) list=yes ;;
         -h | --help) usage; exit 0 ;;
         *) echo "provision.sh: unknown option $argument (there is --dev)" >&2; exit 2 ;;
     esac
@@ -33,6 +31,12 @@ project=$(cd "$(dirname "$(readlink -f "$0")")/.." && pwd)
 venv=/opt/testbed/venv
 # Debian's mininet is a module of Debian's python3 only, so another python3 earlier on PATH must not be taken.
 python=/usr/bin/python3
+packages=(sudo mininet iproute2 ethtool tcpdump iputils-ping util-linux procps
+    gcc libc6-dev python3 python3-dev python3-venv)
+if [ -n "$list" ]; then
+    printf '%s\n' "${packages[@]}"
+    exit 0
+fi
 
 missing=()
 for package in "${packages[@]}"; do
@@ -62,7 +66,7 @@ wanted=$(cd "$project" && {
 built() {
     [ -x "$project/testbed/links/delayline/delayline" ] &&
         compgen -G "$project/agents/_pacer*.so" >/dev/null &&
-        compgen -G "$project/aggregator/wire/_batch*.so" >/dev/null
+        compgen -G "$project/aggregator/_receive*.so" >/dev/null
 }
 if ! built || [ "$(cat "$venv/testbed-installed" 2>/dev/null)" != "$wanted" ]; then
     echo "provision.sh: installing the project into $venv"

@@ -10,9 +10,14 @@ from pathlib import Path
 from aggregator.engine import Engine, EngineError, EngineFactory
 from aggregator.engines.library_engine import LibraryEngine, native_engine, native_library
 from aggregator.engines.numpy_engine import NumpyEngine
+from aggregator.engines.passthrough import PassthroughEngine
 
 ENTRY_POINT_GROUP = "testbed.engines"
-_BUILT_IN: Mapping[str, EngineFactory] = {"native": native_engine, "numpy": NumpyEngine}
+_BUILT_IN: Mapping[str, EngineFactory] = {
+    "native": native_engine,
+    "numpy": NumpyEngine,
+    "passthrough": PassthroughEngine,
+}
 
 
 def _registered() -> dict[str, EntryPoint]:
@@ -38,8 +43,7 @@ def make_engine(name: str) -> Engine:
         return _BUILT_IN[name]()
     point = _registered().get(name)
     if point is None:
-        raise EngineError(
-            f"engine {name!r} is unknown; there are: {', '.join(engine_names())}, or the path of a library with a / in it"
-        )
+        known = ", ".join(engine_names())
+        raise EngineError(f"engine {name!r} is unknown; there are: {known}, or a library's path with a / in it")
     factory: EngineFactory = point.load()
     return factory()

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from aggregator.c_headers import CHeaders, c_headers
 from aggregator.engine import (
     INDEX_WAYS,
     Capabilities,
@@ -62,10 +63,6 @@ class _Counters(ctypes.Structure):
 
 class _Stats(ctypes.Structure):
     _fields_ = (("counters", _Counters), ("slots_in_use", _U64), ("high_water_slots", _U64))
-
-
-class _Headers(ctypes.Structure):
-    _fields_ = tuple((field.name, ctypes.c_void_p) for field in fields(HeaderBatch))
 
 
 _STATUS = {
@@ -124,7 +121,9 @@ class LibraryEngine:
             raise EngineError(f"engine {path}: has ABI version {version}, not {ABI_VERSION}; build it again")
         self._engine = ctypes.c_void_p()
         # ctypes structures by the identity of their batch, which the tuple keeps alive.
-        self._batches: dict[int, tuple[HeaderBatch, _Headers]] = {}
+        self._batches: dict[int, tuple[HeaderBatch, int, CHeaders]] = {}
+        self._submitted: NDArray[np.int32] | None = None
+        self._submitted_rows = (0, 0)
 
     def capabilities(self) -> Capabilities:
         said = _Capabilities()
@@ -179,7 +178,10 @@ class LibraryEngine:
         return _counters(said)
 
     def submit(self, headers: HeaderBatch, payloads: NDArray[np.int32], count: int, now_ns: int) -> int:
-        address, stride = _rows(payloads)
+        # Callers submit from the same array over and over, and asking numpy for an address takes as long as the call.
+        if payloads is not self._submitted:
+            self._submitted, self._submitted_rows = payloads, _rows(payloads)
+        address, stride = self._submitted_rows
         accepted: int = self._library.tb_submit(self._engine, self._batch(headers), address, stride, count, now_ns)
         return accepted
 
@@ -203,13 +205,19 @@ class LibraryEngine:
     def reset_high_water(self) -> None:
         self._library.tb_reset_high_water(self._engine)
 
+    def addresses(self) -> dict[str, int | None]:
+        """The open engine and the calls that a loop in C makes, by their names in `struct tb_edge`."""
+        calls = {"submit": "tb_submit", "poll": "tb_poll", "next_deadline_ns": "tb_next_deadline_ns"}
+        found = {name: ctypes.cast(self._library[call], ctypes.c_void_p).value for name, call in calls.items()}
+        return {"engine": self._engine.value, **found}
+
     def _batch(self, headers: HeaderBatch) -> int:
         """Address of the batch's arrays, as the library wants them."""
         known = self._batches.get(id(headers))
         if known is None:
-            addresses = {field.name: getattr(headers, field.name).ctypes.data for field in fields(HeaderBatch)}
-            known = self._batches[id(headers)] = (headers, _Headers(**addresses))
-        return ctypes.addressof(known[1])
+            structure = c_headers(headers)
+            known = self._batches[id(headers)] = (headers, ctypes.addressof(structure), structure)
+        return known[1]
 
 
 def _check(status: int) -> None:

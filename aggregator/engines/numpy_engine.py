@@ -7,6 +7,7 @@ taken in each set says whether a new key finds room. Which way an entry sits in 
 import heapq
 from collections import deque
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,11 +28,12 @@ from aggregator.engine import (
 )
 from aggregator.wire.packet import Reason
 
+_Numbers = NDArray[Any]
 _NEVER = np.iinfo(np.int64).max
 _CAPABILITIES = Capabilities(
     name="numpy",
     kind="numpy",
-    number_formats=(0,),
+    number_formats=(0, 1),
     collision_policies=("bypass-new", "evict-old"),
     max_slots=1 << 31,
     max_values_per_chunk=1 << 14,
@@ -62,7 +64,7 @@ class _Counts:
 
 
 @dataclass(slots=True, eq=False)
-class _Clique:
+class Clique:
     """One announced round. `entries` are found by shard·2^32 + chunk."""
 
     job: int
@@ -71,18 +73,18 @@ class _Clique:
     expected: int
     deadline_ns: int
     counts: _Counts = field(default_factory=_Counts)
-    entries: "dict[int, _Entry]" = field(default_factory=dict)
+    entries: "dict[int, Entry]" = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)
-class _Entry:
+class Entry:
     """What the index knows of one key.
 
     `seen`: contributors that must not come again. `in_sum`: those in the slot's sum. `slot`: −1 without one.
     `closed`: evicted, so what still comes is late. `until_ns`: when an entry without a slot is forgotten.
     """
 
-    clique: _Clique
+    clique: Clique
     place: int
     index_set: int
     value_count: int
@@ -103,8 +105,9 @@ class NumpyEngine:
         check_config(config, _CAPABILITIES)
         self._config = config
         # Pages of the pool are backed by memory only once they are written.
-        self._pool: NDArray[np.int32] = np.empty((config.slots, config.values_per_chunk), np.int32)
-        self._staging: NDArray[np.int32] = np.empty((config.max_batch, config.values_per_chunk), np.int32)
+        self._number = np.dtype(np.float32 if config.number_format == 1 else np.int32)
+        self._pool: _Numbers = np.empty((config.slots, config.values_per_chunk), self._number)
+        self._staging: _Numbers = np.empty((config.max_batch, config.values_per_chunk), self._number)
         self._sets = config.index_entries // INDEX_WAYS
         self.reset()
 
@@ -113,15 +116,15 @@ class NumpyEngine:
 
     def reset(self) -> None:
         slots = self._config.slots
-        self._cliques: dict[tuple[int, int, int], _Clique] = {}
+        self._cliques: dict[tuple[int, int, int], Clique] = {}
         self._ways_taken = [0] * self._sets
         self._free_slots = list(range(slots - 1, -1, -1))
         self._deadlines: NDArray[np.int64] = np.full(slots, _NEVER, np.int64)
-        self._occupants: dict[int, _Entry] = {}
-        self._tombstones: list[tuple[int, int, _Entry]] = []
+        self._occupants: dict[int, Entry] = {}
+        self._tombstones: list[tuple[int, int, Entry]] = []
         self._tombstones_made = 0
         self._free_rows = list(range(self._config.max_batch - 1, -1, -1))
-        self._staged: deque[tuple[_Entry, int, Reason, int]] = deque()
+        self._staged: deque[tuple[Entry, int, Reason, int]] = deque()
         self._earliest_ns = _NEVER
         self._high_water = 0
         self._past = _Counts()
@@ -133,7 +136,7 @@ class NumpyEngine:
             raise EngineError(f"round: (job, epoch, round) {name} is announced already; drop it first")
         if len(self._cliques) == _CAPABILITIES.max_rounds:
             raise EngineError(f"round: {_CAPABILITIES.max_rounds} rounds are announced; drop one first")
-        self._cliques[name] = _Clique(job, epoch, round_number, expected, deadline_ns)
+        self._cliques[name] = Clique(job, epoch, round_number, expected, deadline_ns)
 
     def drop_clique(self, job: int, epoch: int, round_number: int) -> Counters:
         clique = self._cliques.pop((job, epoch, round_number), None)
@@ -153,6 +156,7 @@ class NumpyEngine:
 
     def submit(self, headers: HeaderBatch, payloads: NDArray[np.int32], count: int, now_ns: int) -> int:
         self._forget_tombstones(now_ns)
+        payloads = payloads.view(self._number)
         rows = zip(
             headers.job[:count].tolist(),
             headers.epoch[:count].tolist(),
@@ -181,15 +185,15 @@ class NumpyEngine:
                 headers.verdict[i] = Verdict.REFUSED_LENGTH
             else:
                 place = shard << 32 | chunk
-                headers.verdict[i] = self._take(clique, place, source, payloads[i, :value_count], now_ns)
+                headers.verdict[i] = self.take(clique, place, source, payloads[i, :value_count], now_ns)
         return count
 
-    def _take(self, clique: _Clique, place: int, source: int, values: NDArray[np.int32], now_ns: int) -> Verdict:
+    def take(self, clique: Clique, place: int, source: int, values: _Numbers, now_ns: int) -> Verdict:
         """One contribution of an announced round from an expected contributor."""
         counts = clique.counts
         entry = clique.entries.get(place)
         if entry is None:
-            entry = self._enter(clique, place, len(values))
+            entry = self.enter(clique, place, len(values))
             if entry is None:
                 counts.bypassed_index += 1
                 return Verdict.BYPASSED_COLLISION
@@ -208,29 +212,33 @@ class NumpyEngine:
             self._complete(entry, bit, values, now_ns)
         elif entry.slot >= 0:
             total = self._pool[entry.slot, : entry.value_count]
-            np.add(total, values, out=total)
+            self.add(total, total, values)
             entry.in_sum |= bit
         elif not self._open_slot(entry, values, bit, now_ns):
             entry.seen |= bit
             if not entry.until_ns:
-                self._bury(entry, now_ns)
+                self.bury(entry, now_ns)
             counts.bypassed_pool += 1
             return Verdict.BYPASSED_COLLISION
         entry.seen |= bit
         counts.added += 1
         return Verdict.ADDED
 
-    def _enter(self, clique: _Clique, place: int, value_count: int) -> _Entry | None:
+    def add(self, total: _Numbers, left: _Numbers, right: _Numbers) -> None:
+        """total = left + right, element by element; `total` may be `left`."""
+        np.add(left, right, out=total)
+
+    def enter(self, clique: Clique, place: int, value_count: int) -> Entry | None:
         """A new entry in the index, or None when the key's set has no free way."""
         key = (clique.job, clique.epoch, clique.round, place >> 32, place & 0xFFFFFFFF)
         key_set = index_set(self._config.hash_key, key, self._sets)
         if self._ways_taken[key_set] == INDEX_WAYS:
             return None
         self._ways_taken[key_set] += 1
-        entry = clique.entries[place] = _Entry(clique, place, key_set, value_count)
+        entry = clique.entries[place] = Entry(clique, place, key_set, value_count)
         return entry
 
-    def _open_slot(self, entry: _Entry, values: NDArray[np.int32], bit: int, now_ns: int) -> bool:
+    def _open_slot(self, entry: Entry, values: _Numbers, bit: int, now_ns: int) -> bool:
         """Give the key a slot with these values in it; False when the pool is empty and the newcomer must bypass."""
         if not self._free_slots:
             if self._config.collision_policy != "evict-old":
@@ -248,19 +256,19 @@ class NumpyEngine:
         self._high_water = max(self._high_water, len(self._occupants))
         return True
 
-    def _complete(self, entry: _Entry, bit: int, values: NDArray[np.int32], now_ns: int) -> None:
+    def _complete(self, entry: Entry, bit: int, values: _Numbers, now_ns: int) -> None:
         """Stage the whole sum; the contribution that completes a key goes straight there."""
         entry.in_sum |= bit
         row = self._stage(entry, Reason.COMPLETE, None)
         if entry.slot >= 0:
-            np.add(self._pool[entry.slot, : entry.value_count], values, out=row)
+            self.add(row, self._pool[entry.slot, : entry.value_count], values)
             self._evict(entry.slot, now_ns)
         else:
             row[:] = values
             entry.closed = True
-            self._bury(entry, now_ns)
+            self.bury(entry, now_ns)
 
-    def _stage(self, entry: _Entry, reason: Reason, values: NDArray[np.int32] | None) -> NDArray[np.int32]:
+    def _stage(self, entry: Entry, reason: Reason, values: _Numbers | None) -> _Numbers:
         """Queue a result for `poll`; returns its payload, filled from `values` if given."""
         row = self._free_rows.pop()
         self._staged.append((entry, row, reason, entry.in_sum))
@@ -273,7 +281,7 @@ class NumpyEngine:
             entry.clique.counts.collision += 1
         return payload
 
-    def _release(self, slot: int) -> _Entry:
+    def _release(self, slot: int) -> Entry:
         entry = self._occupants.pop(slot)
         entry.slot = -1
         self._free_slots.append(slot)
@@ -284,9 +292,9 @@ class NumpyEngine:
         """Free a slot whose sum has been taken, and leave a tombstone."""
         entry = self._release(slot)
         entry.closed = True
-        self._bury(entry, now_ns)
+        self.bury(entry, now_ns)
 
-    def _bury(self, entry: _Entry, now_ns: int) -> None:
+    def bury(self, entry: Entry, now_ns: int) -> None:
         """Remember the key for as long as its packets may still come."""
         entry.until_ns = now_ns + entry.clique.deadline_ns + self._config.reordering_ns
         heapq.heappush(self._tombstones, (entry.until_ns, self._tombstones_made, entry))
@@ -302,6 +310,7 @@ class NumpyEngine:
 
     def poll(self, headers: HeaderBatch, payloads: NDArray[np.int32], now_ns: int) -> int:
         count = 0
+        payloads = payloads.view(self._number)
         while self._staged and count < len(payloads):
             entry, row, reason, bitmap = self._staged.popleft()
             payloads[count, : entry.value_count] = self._staging[row, : entry.value_count]
@@ -340,7 +349,7 @@ class NumpyEngine:
         self._high_water = len(self._occupants)
 
 
-def _write_header(headers: HeaderBatch, row: int, entry: _Entry, reason: Reason, bitmap: int) -> None:
+def _write_header(headers: HeaderBatch, row: int, entry: Entry, reason: Reason, bitmap: int) -> None:
     clique = entry.clique
     headers.job[row] = clique.job
     headers.epoch[row] = clique.epoch

@@ -2,8 +2,11 @@
 
 from scheduler.policies.all_to_all import AllToAll
 from scheduler.policies.interface import Policy
-from scheduler.policies.pairs import Pairs
+from scheduler.policies.pairs import Pairs, PairsLine
 from scheduler.policies.regional import Regional
+from scheduler.policies.search import Search
 from scheduler.policies.triangles import Triangles
 
-NAMED: dict[str, type[Policy]] = {policy.name: policy for policy in (AllToAll, Triangles, Pairs, Regional)}
+NAMED: dict[str, type[Policy]] = {
+    policy.name: policy for policy in (AllToAll, Triangles, Pairs, PairsLine, Regional, Search)
+}

@@ -1,6 +1,7 @@
 """`all-to-all`: one clique of all islands, every round."""
 
-from scheduler.policies.interface import Problem, Schedule
+from scheduler.policies.interface import Schedule
+from scheduler.problem import Problem
 
 
 class AllToAll:

@@ -1,7 +1,8 @@
 """`regional`: each region is a clique, every round; regions never exchange, so the whole never mixes."""
 
 from scheduler.errors import PolicyError
-from scheduler.policies.interface import Problem, Schedule
+from scheduler.policies.interface import Schedule
+from scheduler.problem import Problem
 
 
 class Regional:

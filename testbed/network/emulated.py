@@ -16,7 +16,6 @@ from mininet.node import Node
 from pyroute2 import IPRoute
 
 from scheduler.topology import CoreLink, Topology
-from testbed.errors import TestbedError
 from testbed.links.interface import MTU_BYTES, Direction, Link, LinkEnd, LinkKind, RunningLinks, default_queue_bytes
 from testbed.network import naming
 from testbed.network.namespaces import entered, netlink, write_sysctls
@@ -49,10 +48,7 @@ class EmulatedNetwork:
 
 
 def emulated_links(topology: Topology, scale: Scale, seed: int) -> tuple[Link, ...]:
-    """The links to build: every core link, and each island's access link between edge and host.
-
-    Raises TestbedError for physics that no link kind has yet.
-    """
+    """The links to build: every core link, and each island's access link between edge and host."""
     directions = {(link.source, link.target): link for link in topology.links}
     links = []
     for pair in naming.core_pairs(topology):
@@ -83,11 +79,16 @@ def emulated_links(topology: Topology, scale: Scale, seed: int) -> tuple[Link, .
 
 
 def _direction(link: CoreLink, scale: Scale, seed: int) -> Direction:
-    if link.jitter_ms:
-        raise TestbedError(f"link {link.source}>{link.target}: jitter_ms is not emulated yet; set it to 0")
     rate_bps = scale.rate_bps(link.rate_gbps)
     queue = default_queue_bytes(rate_bps) if link.queue_mb is None else scale.size_bytes(link.queue_mb / 1e3)
-    return Direction(scale.emulated_ns(link.one_way_delay_ms), rate_bps, queue, link.loss, seed)
+    return Direction(
+        one_way_delay_ns=scale.emulated_ns(link.one_way_delay_ms),
+        rate_bps=rate_bps,
+        queue_bytes=queue,
+        loss=link.loss,
+        seed=seed,
+        jitter_ns=scale.emulated_ns(link.jitter_ms),
+    )
 
 
 def build_network(topology: Topology, links: tuple[Link, ...], kind: LinkKind, run_id: str) -> EmulatedNetwork:
@@ -112,6 +113,7 @@ def build_network(topology: Topology, links: tuple[Link, ...], kind: LinkKind, r
     try:
         _configure_islands(topology, pids)
         _configure_routers(topology, pids)
+        _introduce_neighbours(topology, pids)
         _register_interfaces(mininet, topology, links)
     except BaseException:
         network.close()
@@ -204,6 +206,46 @@ def _configure_routers(topology: Topology, pids: Mapping[str, int]) -> None:
                 path = paths.get(island.id, [router])
                 if len(path) > 1:
                     ipr.route("add", dst=naming.island_subnet(island_id), gateway=gateways[router, path[1]])
+
+
+def _introduce_neighbours(topology: Topology, pids: Mapping[str, int]) -> None:
+    """Tell every node its neighbours' link addresses.
+
+    While an address is looked up the kernel holds back only some 200 kB, so a first burst of results would lose frames.
+    """
+    subnets = [  # each a list of (node, interface, address)
+        [
+            (here, naming.core_interface(there), pair.address(here))
+            for here, there in ((pair.a, pair.b), (pair.b, pair.a))
+        ]
+        for pair in naming.core_pairs(topology)
+    ]
+    for island_id, island in enumerate(topology.islands):
+        subnets.append(
+            [
+                (island.id, naming.ROUTER_TO_EDGE, naming.router_address(island_id)),
+                (naming.edge_name(island.id), naming.EDGE_BRIDGE, naming.edge_address(island_id)),
+                (naming.host_name(island.id), naming.HOST_TO_EDGE, naming.host_address(island_id)),
+            ]
+        )
+    link_addresses = {}
+    for node, pid in pids.items():
+        with netlink(pid) as ipr:
+            for message in ipr.get_links():
+                link_addresses[node, message.get("ifname")] = message.get("address")
+    for node, pid in pids.items():
+        with netlink(pid) as ipr:
+            for subnet in subnets:
+                own = next((interface for here, interface, _ in subnet if here == node), None)
+                for there, interface, address in subnet:
+                    if own and there != node:
+                        ipr.neigh(
+                            "replace",
+                            dst=address,
+                            lladdr=link_addresses[there, interface],
+                            ifindex=_index(ipr, own),
+                            state="permanent",
+                        )
 
 
 def _register_interfaces(mininet: Mininet, topology: Topology, links: tuple[Link, ...]) -> None:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from aggregator.engines import default_engine
 from testbed.scale import Scale
 
 REFERENCE_PAYLOAD_GB = 1.692  # fitted, together with the delays of nine-city
@@ -21,7 +22,7 @@ class RunSettings:
     scale: Scale = field(default_factory=Scale)
     links: str = "auto"
     multicast: str = "auto"
-    engine: str = "numpy"
+    engine: str = field(default_factory=default_engine)
     seed: int = 1
     out: Path | None = None
     strict: bool = False

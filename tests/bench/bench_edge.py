@@ -2,9 +2,9 @@
 
     PYTHONPATH=. python tests/bench/bench_edge.py
 
-The contributors' frames of 9014 bytes cross a veth pair to the edge's bridge; the sums go on to a host, as in a run of
-nine islands. Counted is what the edge process uses on its CPU from arming to retiring, polling included. Two loads: paced
-(2300 contributions per second, so that most wake-ups find one packet) and as fast as one Python sender can.
+The contributors' frames of 9014 bytes cross a veth pair to the edge's bridge; the sums go on to a host, as in a run.
+Counted is what the edge process uses on its CPU from arming to retiring, polling included. Two loads: paced (2300
+contributions per second, as at an edge of nine islands in all-to-all) and as fast as one Python sender can.
 """
 
 import argparse

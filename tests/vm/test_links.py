@@ -14,11 +14,11 @@ import pytest
 from tests.vm.conftest import Note
 from tests.vm.machine import Machine
 
-DILATION = 10.0
+DILATION = 20.0
 LIMIT_S = 180
 LOSS = 0.05
 
-# Undilated. One hop and one timer cost a few tenths of a millisecond of the emulated machine's time.
+# Undilated: 6 and 40 ms of the emulated machine's time, of which a hop and a timer take about half a millisecond.
 MEDIAN_MS, NINETIETH_MS = 0.3, 2.0
 EARLY_MS = 0.05
 RATE = 0.01

@@ -194,11 +194,12 @@ static bool admit(struct direction *direction, const struct arrival *arrival, in
     return true;
 }
 
-void direction_receive(struct direction *direction, struct stamp_clock *clock)
+bool direction_receive(struct direction *direction, struct stamp_clock *clock)
 {
     struct counters *counters = &direction->counters;
     struct arrival arrival;
-    for (int n = 0; n < RECEIVE_BATCH && port_read(direction->in, &arrival); n++) {
+    int n = 0;
+    for (; n < RECEIVE_BATCH && port_read(direction->in, &arrival); n++) {
         keep_slots_free(direction);
         counters->frames_in++;
         counters->bytes_in += arrival.bytes;
@@ -216,6 +217,7 @@ void direction_receive(struct direction *direction, struct stamp_clock *clock)
             port_give_back(direction->in, arrival.slot);
         }
     }
+    return n > 0;
 }
 
 static void forget_front(struct direction *direction)

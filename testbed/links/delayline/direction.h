@@ -14,9 +14,6 @@
 #include "port.h"
 #include "settings.h"
 
-/* A direction with less delay than this is woken by each arrival; the others look at their rings in time anyway. */
-#define EAGER_BELOW_NS (500 * NS_PER_US)
-
 struct counters {
     uint64_t frames_in, bytes_in;
     uint64_t frames_out, bytes_out;
@@ -54,13 +51,14 @@ void direction_free(struct direction *direction);
 /* Change what `change` names. Frames on their way keep their times. False, with one line in `error`: nothing changed. */
 bool direction_apply(struct direction *direction, const struct settings *change, char *error, size_t error_size);
 
-static inline bool direction_is_eager(const struct direction *direction)
+/* The least delay that a frame can have after its arrival: when somebody must have looked for it. */
+static inline int64_t direction_least_delay_ns(const struct direction *direction)
 {
-    return direction->settings.delay_ns - direction->settings.jitter_ns < EAGER_BELOW_NS;
+    return direction->settings.delay_ns - direction->settings.jitter_ns;
 }
 
-/* Take in what has arrived. */
-void direction_receive(struct direction *direction, struct stamp_clock *clock);
+/* Take in what has arrived. True: there was something. */
+bool direction_receive(struct direction *direction, struct stamp_clock *clock);
 
 /* Send what is due. Returns when to call again; INT64_MAX when nothing is held. */
 int64_t direction_release(struct direction *direction);

@@ -166,8 +166,8 @@ static void apply_change(void *argument)
 {
     struct change *change = argument;
     change->done = direction_apply(change->direction, change->settings, change->error, sizeof change->error);
-    if (change->done)
-        worker_watch(change->link->worker, change->direction);
+    if (change->done && !worker_watch(change->link->worker, change->direction))
+        out_of_memory();
 }
 
 static void set_direction(struct emulator *emulator, const struct command *command)

@@ -12,6 +12,7 @@ from testbed.links.delayline.sizes import (
     available_memory_bytes,
     memory_bytes,
     ring_slots,
+    rings_can_be_generous,
     wrong_direction,
 )
 from testbed.links.interface import Direction, DirectionCounters, Link, LinkError
@@ -55,8 +56,9 @@ class DelayLine:
         control = Control(run_id)
         try:
             _make_interfaces(links, namespaces, control.pid)
+            generous = rings_can_be_generous(links)
             for index, link in enumerate(links):
-                _open(control, index, link)
+                _open(control, index, link, generous)
             running = RunningDelayLine(links, control)
             running.start()
         except BaseException:
@@ -158,11 +160,11 @@ def _make_interfaces(links: Sequence[Link], namespaces: Mapping[str, int], line_
         bring_up(namespaces[node], interfaces)
 
 
-def _open(control: Control, index: int, link: Link) -> None:
+def _open(control: Control, index: int, link: Link, generous: bool) -> None:
     """Have the program open the link's ends; it answers at once, and opens all ends side by side."""
     a, b = _line_ends(index)
     control.ask(
         f"link a={a} b={b} "
-        f"slots_forward={ring_slots(link.forward)} arena_forward={arena_bytes(link.forward)} "
-        f"slots_backward={ring_slots(link.backward)} arena_backward={arena_bytes(link.backward)}"
+        f"slots_forward={ring_slots(link.forward, generous)} arena_forward={arena_bytes(link.forward)} "
+        f"slots_backward={ring_slots(link.backward, generous)} arena_backward={arena_bytes(link.backward)}"
     )

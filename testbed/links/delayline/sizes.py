@@ -8,7 +8,7 @@ from testbed.links.checks import wrong_numbers
 from testbed.links.interface import FRAME_BYTES, Direction, Link
 
 # The highest rate at which one direction, alone, was measured to lose nothing on two cores: see docs/links.md.
-MOST_RATE_BPS = 4_000_000_000
+MOST_RATE_BPS = 30_000_000_000
 MOST_DELAY_NS = 3_600_000_000_000
 
 SLOT_BYTES = 65536 // 7
@@ -29,10 +29,20 @@ def line_bytes(direction: Direction) -> int:
     return direction.rate_bps * flight_ns // 8_000_000_000 + direction.queue_bytes
 
 
-def ring_slots(direction: Direction) -> int:
-    """Slots of the packet ring: what is in flight in full frames. What the queue adds moves out of the ring."""
-    in_flight = direction.rate_bps * direction.one_way_delay_ns / 8e9
-    return math.ceil(in_flight / FRAME_BYTES) + SPARE_SLOTS
+def ring_slots(direction: Direction, generous: bool) -> int:
+    """Slots of the packet ring. Generous: for all that can be in flight and in the queue, in full frames.
+
+    Otherwise for the flight alone: what the queue adds then moves out of the ring, which costs a copy.
+    """
+    in_flight = direction.rate_bps * (direction.one_way_delay_ns + direction.jitter_ns) // 8_000_000_000
+    kept = in_flight + direction.queue_bytes if generous else in_flight
+    return math.ceil(kept / FRAME_BYTES) + SPARE_SLOTS
+
+
+def rings_can_be_generous(links: Sequence[Link]) -> bool:
+    """Whether generous rings take no more than an eighth of the memory that is free."""
+    slots = sum(ring_slots(direction, True) for link in links for direction in (link.forward, link.backward))
+    return slots * SLOT_BYTES <= available_memory_bytes() // 8
 
 
 def arena_bytes(direction: Direction) -> int:
@@ -42,8 +52,9 @@ def arena_bytes(direction: Direction) -> int:
 
 def memory_bytes(links: Sequence[Link]) -> int:
     """The most memory that the links can use: full rings, and full lines of smallest frames."""
+    generous = rings_can_be_generous(links)
     directions = [direction for link in links for direction in (link.forward, link.backward)]
-    rings = sum(ring_slots(direction) * SLOT_BYTES for direction in directions)
+    rings = sum(ring_slots(direction, generous) * SLOT_BYTES for direction in directions)
     return rings + sum(math.ceil(line_bytes(direction) * SMALL_FRAMES_FACTOR) for direction in directions)
 
 

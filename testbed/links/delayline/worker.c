@@ -4,28 +4,50 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/prctl.h>
 #include <time.h>
 #include <unistd.h>
 
-/* Look at the rings this often: a frame is then seen before it is due, as eager directions are those with less delay. */
-#define LOOK_EVERY_NS (400 * NS_PER_US)
-#define LOOK_EVERY_WHEN_WOKEN_NS (10 * NS_PER_MS)
+/* How often to look at the rings while frames pass: no later than a frame can be due, and within these bounds. A
+ * direction with less delay than the lower one is eager: its arrivals wake the worker. */
+#define LOOK_AT_LEAST_EVERY_NS (400 * NS_PER_US)
+#define LOOK_AT_MOST_EVERY_NS (100 * NS_PER_US)
+/* A wake-up costs as much as sending two frames. Where they follow each other closely, on average, wait a little
+ * longer than asked, and serve several frames at once. */
+#define CROWDED_NS (150 * NS_PER_US)
+#define CROWDED_SLACK_NS (20 * NS_PER_US)
+/* After so long without a frame, stop looking and wait to be woken. */
+#define QUIET_NS (5 * NS_PER_MS)
 #define ERRAND_TIMEOUT_NS (10 * NS_PER_S)
 /* Above agents that pace their sending, below the kernel's own threads. */
 #define PRIORITY 50
 
-_Static_assert(LOOK_EVERY_NS < EAGER_BELOW_NS, "a frame could be seen too late");
+static bool watch(int epoll, int fd, bool wanted)
+{
+    /* Edge-triggered: frames that stay in the ring would otherwise keep a packet socket readable. */
+    struct epoll_event event = {.events = EPOLLIN | EPOLLET};
+    if (epoll_ctl(epoll, wanted ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, fd, &event) == 0)
+        return true;
+    return errno == EEXIST || errno == ENOENT; /* it is so already */
+}
 
 bool worker_init(struct worker *worker)
 {
-    *worker = (struct worker){.epoll = epoll_create1(EPOLL_CLOEXEC)};
-    return worker->epoll >= 0;
+    *worker = (struct worker){
+        .any = epoll_create1(EPOLL_CLOEXEC),
+        .eager = epoll_create1(EPOLL_CLOEXEC),
+        .call = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK),
+    };
+    return worker->any >= 0 && worker->eager >= 0 && worker->call >= 0 && watch(worker->any, worker->call, true) &&
+           watch(worker->eager, worker->call, true);
 }
 
 void worker_free(struct worker *worker)
 {
-    close(worker->epoll);
+    close(worker->any);
+    close(worker->eager);
+    close(worker->call);
     free(worker->directions);
 }
 
@@ -36,15 +58,12 @@ bool worker_add(struct worker *worker, struct direction *direction)
         return false;
     worker->directions = more;
     more[worker->count++] = direction;
-    return true;
+    return watch(worker->any, direction->in->fd, true);
 }
 
-void worker_watch(struct worker *worker, const struct direction *direction)
+bool worker_watch(struct worker *worker, const struct direction *direction)
 {
-    /* Edge-triggered: frames that stay in the ring would otherwise keep the socket readable. */
-    struct epoll_event event = {.events = EPOLLIN | EPOLLET};
-    int change = direction_is_eager(direction) ? EPOLL_CTL_ADD : EPOLL_CTL_DEL;
-    (void)epoll_ctl(worker->epoll, change, direction->in->fd, &event); /* fails if it is so already */
+    return watch(worker->eager, direction->in->fd, direction_least_delay_ns(direction) < LOOK_AT_MOST_EVERY_NS);
 }
 
 static void sleep_until(int64_t wake_ns)
@@ -54,15 +73,22 @@ static void sleep_until(int64_t wake_ns)
         continue;
 }
 
-/* Until then, or until a frame arrives at an eager direction. */
-static void wait_until(const struct worker *worker, int64_t wake_ns)
+/* Until then, or until something happens that the set watches. */
+static void wait_until(int epoll, int64_t wake_ns)
 {
     int64_t left = wake_ns - clock_monotonic_ns();
     if (left <= 0)
         return;
     struct timespec timeout = {.tv_sec = left / NS_PER_S, .tv_nsec = left % NS_PER_S};
     struct epoll_event events[16];
-    (void)epoll_pwait2(worker->epoll, events, 16, &timeout, NULL);
+    (void)epoll_pwait2(epoll, events, 16, wake_ns == INT64_MAX ? NULL : &timeout, NULL);
+}
+
+static void call(const struct worker *worker)
+{
+    uint64_t one = 1;
+    while (write(worker->call, &one, sizeof one) < 0 && errno == EINTR)
+        continue;
 }
 
 static void run_errand(struct worker *worker)
@@ -77,24 +103,38 @@ static void run_errand(struct worker *worker)
 static void *serve(void *argument)
 {
     struct worker *worker = argument;
+    int64_t active_ns = clock_monotonic_ns(), before_ns = active_ns, interval_ns = 0;
     (void)prctl(PR_SET_TIMERSLACK, 1UL);
     while (!atomic_load(&worker->stop)) {
         run_errand(worker);
         stamp_clock_sample(&worker->clock);
-        bool any_eager = false, all_eager = true;
+        int64_t now_ns = worker->clock.now_ns, due_ns = INT64_MAX;
+        int64_t look_every_ns = LOOK_AT_LEAST_EVERY_NS;
+        bool any_eager = false;
         for (size_t i = 0; i < worker->count; i++) {
-            direction_receive(worker->directions[i], &worker->clock);
-            any_eager |= direction_is_eager(worker->directions[i]);
-            all_eager &= direction_is_eager(worker->directions[i]);
+            if (direction_receive(worker->directions[i], &worker->clock))
+                active_ns = now_ns;
+            int64_t least_ns = direction_least_delay_ns(worker->directions[i]);
+            if (least_ns < LOOK_AT_MOST_EVERY_NS)
+                any_eager = true;
+            else if (least_ns < look_every_ns)
+                look_every_ns = least_ns;
         }
-        int64_t wake_ns = worker->clock.now_ns + (all_eager ? LOOK_EVERY_WHEN_WOKEN_NS : LOOK_EVERY_NS);
         for (size_t i = 0; i < worker->count; i++) {
             int64_t next_ns = direction_release(worker->directions[i]);
-            if (next_ns < wake_ns)
-                wake_ns = next_ns;
+            due_ns = next_ns < due_ns ? next_ns : due_ns;
         }
-        if (any_eager)
-            wait_until(worker, wake_ns);
+        int64_t wake_ns = due_ns;
+        interval_ns += (now_ns - before_ns - interval_ns) / 8;
+        before_ns = now_ns;
+        if (due_ns != INT64_MAX && interval_ns < CROWDED_NS)
+            wake_ns += CROWDED_SLACK_NS;
+        if (wake_ns > now_ns + look_every_ns)
+            wake_ns = now_ns + look_every_ns;
+        if (due_ns == INT64_MAX && now_ns - active_ns > QUIET_NS)
+            wait_until(worker->any, INT64_MAX);
+        else if (any_eager)
+            wait_until(worker->eager, wake_ns);
         else
             sleep_until(wake_ns);
     }
@@ -116,6 +156,7 @@ void worker_stop(struct worker *worker)
     if (!worker->running)
         return;
     atomic_store(&worker->stop, true);
+    call(worker);
     pthread_join(worker->thread, NULL);
     worker->running = false;
 }
@@ -129,6 +170,7 @@ bool worker_send(struct worker *worker, void (*run)(void *argument), void *argum
     struct errand errand = {.run = run, .argument = argument};
     sem_init(&errand.done, 0, 0);
     atomic_store(&worker->errand, &errand);
+    call(worker);
     int64_t deadline_ns = clock_monotonic_ns() + ERRAND_TIMEOUT_NS;
     struct timespec deadline = {.tv_sec = deadline_ns / NS_PER_S, .tv_nsec = deadline_ns % NS_PER_S};
     int failed = sem_clockwait(&errand.done, CLOCK_MONOTONIC, &deadline);

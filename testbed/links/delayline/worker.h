@@ -26,7 +26,9 @@ struct worker {
     struct direction **directions;
     size_t count;
     struct stamp_clock clock;
-    int epoll;
+    int any;   /* epoll: all ports and calls */
+    int eager; /* epoll: the ports of eager directions and calls */
+    int call;  /* eventfd: somebody wants something */
     _Atomic(struct errand *) errand;
     atomic_bool stop;
 };
@@ -34,11 +36,11 @@ struct worker {
 bool worker_init(struct worker *worker);
 void worker_free(struct worker *worker);
 
-/* Before the start. False: out of memory. */
+/* Before the start. False: no memory. */
 bool worker_add(struct worker *worker, struct direction *direction);
 
 /* Be woken by arrivals if the direction is eager; to be called when its settings have changed. */
-void worker_watch(struct worker *worker, const struct direction *direction);
+bool worker_watch(struct worker *worker, const struct direction *direction);
 
 /* Start the thread, with real-time priority if this process may. */
 bool worker_start(struct worker *worker);

@@ -44,7 +44,7 @@ class Netem:
         return None
 
     def build(self, links: Sequence[Link], namespaces: Mapping[str, int], run_id: str) -> "RunningNetem":
-        """Make and start all links; see `LinkKind.build`. Nothing outlives this process, so nothing carries the mark."""
+        """Make and start all links; see `LinkKind.build`. Nothing outlives this process, so nothing is marked."""
         refusal = self.refusal(links)
         if refusal:
             raise LinkError(refusal)

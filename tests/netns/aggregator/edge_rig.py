@@ -24,7 +24,7 @@ from aggregator.wire.packet import (
     write_packet,
 )
 
-EDGE, HOST = "10.9.0.2", "10.9.0.10"
+EDGE, HOST, OTHER_HOST = "10.9.0.2", "10.9.0.10", "10.9.0.11"
 CONTRIBUTORS = {"10.9.0.21": 1, "10.9.0.22": 2, "10.9.0.23": 5}
 STRANGER = "10.9.0.99"
 JOB, ISLAND_ID = 77, 0
@@ -62,14 +62,20 @@ class Namespace:
     def run(self, *argv: str) -> None:
         subprocess.run(self.command(*argv), check=True)
 
-    def udp_socket(self) -> socket.socket:
-        """A socket that belongs to this namespace."""
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """What this thread opens meanwhile belongs to this namespace."""
         with open("/proc/self/ns/net") as home, open(f"/proc/{self.process.pid}/ns/net") as there:
             _setns(there.fileno())
             try:
-                return socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+                yield
             finally:
                 _setns(home.fileno())
+
+    def udp_socket(self) -> socket.socket:
+        """A socket that belongs to this namespace."""
+        with self.entered():
+            return socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 
     def close(self) -> None:
         self.process.kill()
@@ -87,6 +93,7 @@ class EdgeRig:
         self.process = subprocess.Popen(argv, pass_fds=[theirs.fileno()], stderr=subprocess.PIPE, text=True)
         theirs.close()
         self.channel.send("setup", **setup)
+        self.lan = lan
         self.host = lan.udp_socket()
         self.host.bind((HOST, RESULT_PORT))
         self.host.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 4 << 20)
@@ -156,7 +163,7 @@ def edge_network() -> Iterator[tuple[Namespace, Namespace, Namespace]]:
     wan, edge, lan = spaces = (Namespace(), Namespace(), Namespace())
     try:
         edge.run("ip", "link", "add", "br0", "type", "bridge", "mcast_snooping", "0", "stp_state", "0")
-        for name, other, addresses in (("w0", wan, (*CONTRIBUTORS, STRANGER)), ("h0", lan, (HOST,))):
+        for name, other, addresses in (("w0", wan, (*CONTRIBUTORS, STRANGER)), ("h0", lan, (HOST, OTHER_HOST))):
             edge.run(
                 "ip", "link", "add", name, "mtu", "9000", "type", "veth", "peer", "e0", "netns", str(other.process.pid)
             )

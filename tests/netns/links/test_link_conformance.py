@@ -3,6 +3,7 @@
 import random
 import socket
 import statistics
+import struct
 import time
 from threading import Thread
 
@@ -10,6 +11,7 @@ import pytest
 from conftest import Bench
 from link_probes import (
     LARGEST,
+    PROBE_TYPE,
     SMALLEST,
     delays_ns,
     direction,
@@ -210,6 +212,28 @@ def test_ends_have_the_mtu_and_no_offloads(bench: Bench) -> None:
             "generic-receive-offload",
         ):
             assert features[feature].split()[0] == "off", feature
+
+
+def test_vlan_tags_pass_unchanged(bench: Bench) -> None:
+    """A receiver takes the tag out of a frame; a link has to put it back, in large frames and in small ones."""
+    bench.build(link("a", "b", direction(1.0)))
+    a = bench.port("a", "b")
+
+    def receive_tagged() -> socket.socket:
+        opened = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))  # ETH_P_ALL
+        opened.setsockopt(263, 8, 1)  # SOL_PACKET, PACKET_AUXDATA
+        opened.bind(("to-a", 3))
+        opened.settimeout(1.0)
+        return opened
+
+    with bench.node("b").open(receive_tagged) as receiver:
+        for size in (SMALLEST, LARGEST):
+            inner = PROBE_TYPE.to_bytes(2, "big") + bytes(size - 14)
+            a.socket.send(b"\xff" * 6 + b"\x02" * 6 + struct.pack("!HH", 0x8100, 77) + inner)
+            frame, ancillary, _, _ = receiver.recvmsg(LARGEST + 64, 256)
+            *_, tag, tag_type = struct.unpack("IIIHHHH", ancillary[0][2])
+            assert (tag_type, tag) == (0x8100, 77)
+            assert frame[12:] == inner
 
 
 def test_tcp_and_udp_of_the_kernel_pass(bench: Bench) -> None:

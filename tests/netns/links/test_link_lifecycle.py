@@ -26,6 +26,13 @@ def until(condition: Callable[[], bool], seconds: float = 5.0) -> bool:
     return True
 
 
+def stopped(pid: int) -> bool:
+    return all(
+        Path(f"/proc/{pid}/task/{task}/stat").read_text(encoding="ascii").rsplit(") ", 1)[1][0] == "T"
+        for task in os.listdir(f"/proc/{pid}/task")
+    )
+
+
 def test_close_leaves_nothing_and_can_be_repeated(bench: Bench) -> None:
     here = set(os.listdir("/sys/class/net"))
     running = bench.build(link("a", "b", direction(1.0)), link("b", "c", direction(1.0)))
@@ -129,10 +136,11 @@ def test_a_program_that_was_killed_is_reported(bench: Bench) -> None:
 
 def test_a_machine_that_stalls_is_seen_in_the_counters(bench: Bench) -> None:
     """Frames that nobody read are counted as dropped by the machine, and those that were read late as late."""
-    running = bench.build(link("a", "b", direction(1.0)))
+    running = bench.build(link("a", "b", direction(1.0, queue_bytes=100_000)))
     a, b = bench.port("a", "b"), bench.port("b", "a")
     (pid,) = bench.processes()
     os.kill(pid, signal.SIGSTOP)
+    assert until(lambda: stopped(pid))
     for number in range(3000):
         a.send(number)
     time.sleep(0.05)

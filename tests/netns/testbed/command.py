@@ -1,9 +1,11 @@
 """The command line as a user calls it, and what it leaves on the machine."""
 
+import getpass
 import json
 import os
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,11 @@ from testbed.run.processes import RUN_ID_VARIABLE
 from testbed.run.state import MEMORY_ROOT, STATE_ROOT
 
 TIMEOUT_S = 180
+
+# Processes of our runs inherit it, and so are told from those of other runs on this machine.
+_TEST_VARIABLE = "TESTBED_TEST"
+os.environ[_TEST_VARIABLE] = str(os.getpid())
+_seen_run_ids: set[str] = set()
 
 
 @dataclass(frozen=True)
@@ -44,18 +51,33 @@ def run_json(run_dir: Path, *arguments: str) -> Finished:
 
 
 def leftovers() -> dict[str, set[str]]:
-    """Everything on this machine that could be a run's: interfaces of this namespace, marks, memory, processes."""
-    marked = set()
+    """What runs of this test process have on the machine, and all interfaces and named namespaces that there are.
+
+    Runs of other users are theirs: they may come and go meanwhile.
+    """
+    processes, run_ids = set(), set()
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            if f"{RUN_ID_VARIABLE}=".encode() in (process / "environ").read_bytes():
-                marked.add(process.name)
+            environment = (process / "environ").read_bytes().split(b"\0")
         except OSError:
             continue
+        if f"{_TEST_VARIABLE}={os.getpid()}".encode() in environment:
+            processes.add(process.name)
+            prefix = f"{RUN_ID_VARIABLE}=".encode()
+            run_ids |= {word[len(prefix) :].decode() for word in environment if word.startswith(prefix)}
+    run_ids |= {path.parent.name for path in STATE_ROOT.glob("*/owner.json") if _is_ours(path)}
+    _seen_run_ids.update(run_ids)
     return {
         "interfaces": set(os.listdir("/sys/class/net")),
-        "named_namespaces": set(os.listdir("/run/netns")) if Path("/run/netns").is_dir() else set(),
-        "marks": {path.name for path in STATE_ROOT.glob("*")},
-        "memory": {path.name for path in MEMORY_ROOT.glob("testbed-*")},
-        "processes": marked,
+        "processes": processes,
+        "marks": {path.name for path in STATE_ROOT.glob("*") if path.name in _seen_run_ids},
+        "memory": {path.name for path in MEMORY_ROOT.glob("testbed-*") if path.name[8:] in _seen_run_ids},
     }
+
+
+def _is_ours(owner: Path) -> bool:
+    try:
+        run_dir = Path(json.loads(owner.read_text(encoding="utf-8"))["run_dir"])
+    except (OSError, ValueError):
+        return False
+    return run_dir.is_relative_to(Path(tempfile.gettempdir()) / f"pytest-of-{getpass.getuser()}")

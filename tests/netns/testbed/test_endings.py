@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from testbed.run.processes import RUN_ID_VARIABLE
-from testbed.run.state import STATE_ROOT
 from tests.netns.testbed.command import call_testbed, command_line, leftovers
 
 WAIT_S = 60
@@ -54,7 +53,8 @@ def test_kill_leaves_nothing_that_clean_does_not_remove(moment: str, tmp_path: P
     before = leftovers()
     process = _start(tmp_path / "run")
     _wait_for_line(process, moment)
-    run_ids = {path.name for path in STATE_ROOT.glob("*")} - before["marks"]
+    run_ids = leftovers()["marks"] - before["marks"]
+    assert len(run_ids) == 1
     process.kill()
     process.wait(WAIT_S)
     cleaned = call_testbed("clean")

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggregator.engine import Counters, Engine, EngineConfig, Verdict, empty_headers
+from aggregator.engines import engine_names
 from aggregator.wire.packet import Reason
 
 JOB, EPOCH = 7, 2
@@ -93,6 +94,11 @@ class Rig:
 
     def counters(self) -> Counters:
         return self.engine.stats().counters
+
+
+def summing_engines() -> list[str]:
+    """Engines that are here and keep all the rules."""
+    return [name for name in ("native", "numpy") if name in engine_names()]
 
 
 def accounted(counters: Counters) -> int:

@@ -4,10 +4,21 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
-from engine_rig import DEADLINE_NS, EPOCH, JOB, REORDERING_NS, Contribution, Result, Rig, accounted, config
+from engine_rig import (
+    DEADLINE_NS,
+    EPOCH,
+    JOB,
+    REORDERING_NS,
+    Contribution,
+    Result,
+    Rig,
+    accounted,
+    config,
+    summing_engines,
+)
 
 from aggregator.engine import Engine, EngineConfig, EngineError, Verdict, index_set
-from aggregator.engines import engine_names, make_engine
+from aggregator.engines import make_engine
 from aggregator.wire.packet import Reason
 
 C = Contribution
@@ -15,7 +26,7 @@ ADDED, DUPLICATE = Verdict.ADDED, Verdict.DUPLICATE
 MakeRig = Callable[..., Rig]
 
 
-@pytest.fixture(params=engine_names())
+@pytest.fixture(params=summing_engines())
 def make_rig(request: pytest.FixtureRequest) -> Iterator[MakeRig]:
     engines: list[Engine] = []
 

@@ -4,12 +4,12 @@ from functools import reduce
 
 import numpy as np
 import pytest
-from engine_rig import Contribution, Rig, accounted, config
+from engine_rig import Contribution, Rig, accounted, config, summing_engines
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aggregator.engine import BYPASSED
-from aggregator.engines import engine_names, make_engine
+from aggregator.engines import make_engine
 from aggregator.wire.packet import Reason
 
 ISLANDS = 9
@@ -39,7 +39,7 @@ def sequences(draw: st.DrawFn) -> list[tuple[int, int, int]]:
     return [(int(now), *pair) for now, pair in zip(np.cumsum(steps), mixed, strict=True)]
 
 
-@pytest.mark.parametrize("name", engine_names())
+@pytest.mark.parametrize("name", summing_engines())
 @pytest.mark.parametrize("policy", ["bypass-new", "evict-old"])
 @settings(max_examples=60, deadline=None)
 @given(sequence=sequences(), slots=st.integers(1, 8), batch=st.sampled_from([1, 7, 64]))

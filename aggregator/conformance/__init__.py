@@ -1,0 +1,1 @@
+"""The conformance kit: `python -m aggregator.conformance --engine NAME|PATH` checks an engine against the reference."""

@@ -1,0 +1,60 @@
+/* The edge's event loop in C, for engines behind the C ABI: aggregator/edge.py and results.py say what it does, and run
+ * the same in Python for other engines. All memory belongs to the caller, who may look at it between two calls. */
+#ifndef TESTBED_EDGE_H
+#define TESTBED_EDGE_H
+
+#include "receive.h"
+
+/* Datagrams on their way to the hosts: a ring of `ring` rows of which `waiting`, from `head` on, are filled. */
+struct tb_results {
+    uint8_t *rows;
+    uint64_t stride;
+    uint32_t *sizes;
+    uint32_t *shards;          /* by row */
+    uint32_t *numbers;         /* by shard: the next result's */
+    const uint32_t *addresses; /* by shard: its host, in network byte order */
+    double ns_per_byte;
+    double ahead_ns;
+    double line_free_ns;
+    int64_t retry_ns;
+    uint32_t ring;
+    uint32_t head;
+    uint32_t waiting;
+    int32_t fd;
+    uint32_t island_id;
+    uint32_t zero;
+};
+
+struct tb_edge {
+    const struct tb_shape *shape;
+    uint8_t *rows;
+    uint64_t stride;
+    const struct tb_headers *in;
+    uint32_t *sizes;
+    struct tb_probe *probes;
+    uint32_t *probe_count;
+    uint64_t *refused;
+    uint32_t *taken;
+    struct tb_results *results;
+    const struct tb_headers *out; /* of TB_RECEIVE_BATCH rows */
+    struct tb_engine *engine;
+    size_t (*submit)(struct tb_engine *, const struct tb_headers *, const int32_t *, size_t, size_t, int64_t);
+    size_t (*poll)(struct tb_engine *, const struct tb_headers *, int32_t *, size_t, size_t, int64_t);
+    int64_t (*next_deadline_ns)(const struct tb_engine *);
+    int64_t rest_ns;
+    int32_t receive_fd;
+    int32_t control_fd;
+    uint32_t resting;
+    uint32_t held; /* contributions in the first rows that the engine did not take whole */
+};
+
+enum tb_turn {
+    TB_TURN_CONTROL = 1,      /* a message of run control waits */
+    TB_TURN_PROBES = 2,       /* probes have arrived; fetch them before the next call */
+    TB_TURN_ENGINE_FAILED = 3 /* `held` contributions still have to be dealt with */
+};
+
+/* Serve until there is something that only the caller can do; returns a tb_turn, or minus an errno. */
+TB_EXPORT int tb_edge_run(struct tb_edge *edge);
+
+#endif

@@ -1,0 +1,62 @@
+/* The edge's way in: datagrams from a socket in batches, checked as aggregator/admission.py checks them. */
+#ifndef TESTBED_RECEIVE_H
+#define TESTBED_RECEIVE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "../engines/testbed_engine.h"
+
+/* Why a datagram was refused; the order is that of REASONS in aggregator/receiver.py. */
+enum tb_refusal {
+    TB_ADMITTED = 0,
+    TB_BAD_LENGTH,
+    TB_BAD_MAGIC,
+    TB_BAD_VERSION,
+    TB_BAD_KIND,
+    TB_BAD_CHECKSUM,
+    TB_BAD_GROUP,
+    TB_BAD_SOURCE,
+    TB_BAD_EPOCH,
+    TB_REFUSALS
+};
+
+/* One admitted flow; addresses in network byte order. */
+struct tb_flow {
+    uint32_t group;
+    uint32_t source;
+    uint8_t contributor;
+    uint8_t zero[3];
+};
+
+struct tb_shape {
+    uint32_t job;
+    uint32_t values_per_chunk;
+    uint32_t shards;
+    uint32_t flow_count;
+    const uint32_t *shard_values;
+    const struct tb_flow *flows;
+};
+
+struct tb_probe {
+    uint64_t sent_ns;
+    int64_t arrival_ns;
+    uint32_t probe;
+    uint32_t group; /* as the packet says it: the first byte of the address is the highest */
+};
+
+#define TB_RECEIVE_BATCH 64
+
+/* Take up to TB_RECEIVE_BATCH datagrams of a non-blocking socket. Contributions end up in the first rows (`rows`, of
+ * `stride` bytes each, in TB_RECEIVE_BATCH rows), in order of arrival, with headers and sizes; returns how many. Probes
+ * go to `probes` and are counted in `probe_count`. `refused[reason]` is counted up. `taken`: datagrams in all; fewer
+ * than the batch means that the socket is empty. Returns -1 with errno on failure. */
+TB_EXPORT int tb_receive(int fd, const struct tb_shape *shape, uint8_t *rows, size_t stride,
+                         const struct tb_headers *headers, uint32_t *sizes, struct tb_probe *probes,
+                         uint32_t *probe_count, uint64_t *refused, uint32_t *taken);
+
+/* The checks alone, for tests. Returns a tb_refusal; `group` and `source` in network byte order. */
+TB_EXPORT int tb_check(const struct tb_shape *shape, const uint8_t *datagram, size_t size, uint32_t group,
+                       uint32_t source);
+
+#endif

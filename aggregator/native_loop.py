@@ -1,0 +1,69 @@
+"""The edge's event loop in C (aggregator/native/edge.c), for engines in shared libraries.
+
+It works on the memory of the Python objects, so that either side can go on where the other stopped.
+"""
+
+import ctypes
+import os
+from enum import IntEnum
+
+from aggregator.c_headers import c_headers
+from aggregator.engine import HeaderBatch
+from aggregator.engines.library_engine import LibraryEngine
+from aggregator.receiver import NativeReceiver
+from aggregator.results import ResultStreams
+
+_POINTERS = ("shape", "rows", "stride", "in", "sizes", "probes", "probe_count", "refused", "taken", "results", "out")
+_ENGINE_POINTERS = ("engine", "submit", "poll", "next_deadline_ns")
+
+
+class Turn(IntEnum):
+    """Why the loop came back."""
+
+    CONTROL = 1
+    PROBES = 2
+    ENGINE_FAILED = 3
+
+
+class _Edge(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in (*_POINTERS, *_ENGINE_POINTERS)),
+        ("rest_ns", ctypes.c_int64),
+        ("receive_fd", ctypes.c_int32),
+        ("control_fd", ctypes.c_int32),
+        ("resting", ctypes.c_uint32),
+        ("held", ctypes.c_uint32),
+    )
+
+
+class NativeLoop:
+    """The loop of one edge, for as long as its engine lives."""
+
+    def __init__(
+        self, receiver: NativeReceiver, engine: LibraryEngine, results: ResultStreams, out: HeaderBatch, rest_ns: int
+    ):
+        self._run = receiver.library.tb_edge_run
+        self._out = c_headers(out)
+        # What the structure only holds addresses of.
+        self._owners = (receiver, engine, results, out)
+        self._edge = _Edge(
+            **receiver.addresses,
+            **engine.addresses(),
+            results=ctypes.addressof(results.state),
+            out=ctypes.addressof(self._out),
+            rest_ns=rest_ns,
+            receive_fd=receiver.fileno(),
+        )
+
+    def run(self, control_fd: int) -> Turn:
+        """Serve until there is something to do that only Python can. Raises OSError."""
+        self._edge.control_fd = control_fd
+        turn: int = self._run(ctypes.addressof(self._edge))
+        if turn < 0:
+            raise OSError(-turn, os.strerror(-turn))
+        return Turn(turn)
+
+    def held(self) -> int:
+        """How many contributions lie in the receiver's first rows that the engine did not take whole."""
+        held: int = self._edge.held
+        return held
