@@ -37,7 +37,7 @@ def test_close_leaves_nothing_and_can_be_repeated(bench: Bench) -> None:
     here = set(os.listdir("/sys/class/net"))
     running = bench.build(link("a", "b", direction(1.0)), link("b", "c", direction(1.0)))
     assert bench.node("b").interfaces() == {"to-a", "to-c"}
-    assert len(bench.processes()) > 0
+    assert (len(bench.processes()) > 0) is bench.has_program
     running.close()
     assert all(node.interfaces() == set() for node in bench.nodes.values())
     assert bench.processes() == []
@@ -125,6 +125,8 @@ time.sleep(30)
 
 
 def test_a_program_that_was_killed_is_reported(bench: Bench) -> None:
+    if not bench.has_program:
+        pytest.skip("the kernel carries the frames: there is no program to kill")
     running = bench.build(link("a", "b", direction(1.0)))
     for pid in bench.processes():
         os.kill(pid, signal.SIGKILL)
@@ -136,6 +138,8 @@ def test_a_program_that_was_killed_is_reported(bench: Bench) -> None:
 
 def test_a_machine_that_stalls_is_seen_in_the_counters(bench: Bench) -> None:
     """Frames that nobody read are counted as dropped by the machine, and those that were read late as late."""
+    if not bench.has_program:
+        pytest.skip("the kernel carries the frames: there is no program to stop")
     running = bench.build(link("a", "b", direction(1.0, queue_bytes=100_000)))
     a, b = bench.port("a", "b"), bench.port("b", "a")
     (pid,) = bench.processes()
