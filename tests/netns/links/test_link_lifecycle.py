@@ -20,7 +20,7 @@ def test_close_leaves_nothing_and_can_be_repeated(bench: Bench) -> None:
     here = set(os.listdir("/sys/class/net"))
     running = bench.build(link("a", "b", direction(1.0)), link("b", "c", direction(1.0)))
     assert bench.node("b").interfaces() == {"to-a", "to-c"}
-    assert len(bench.processes()) > 0
+    assert (len(bench.processes()) > 0) is bench.has_program
     running.close()
     assert all(node.interfaces() == set() for node in bench.nodes.values())
     assert bench.processes() == []

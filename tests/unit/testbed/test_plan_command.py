@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-from testbed.cli import build_parser
 
 from scheduler.errors import PolicyError
+from testbed.cli import build_parser
 from testbed.policies import find_policy
 
 OWN = '''
