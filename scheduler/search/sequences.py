@@ -10,7 +10,7 @@ from scheduler.search.lifetimes import lifetimes
 from scheduler.search.pool import Pool
 
 # T of the longest round allowed, relative to the shortest with which all islands can mix.
-CAPS = (1.02, 1.08, 1.15, 1.2, 1.25, 1.3, 1.38, 1.46, 1.55, 1.7, 2.0, 2.4)
+CAPS = (1.05, 1.15, 1.2, 1.28, 1.4, 1.6, 2.0, 2.4)
 _LENGTHS = (2, 3, 4, 5, 6)
 _CHOICES = 260
 _STARTS = 2
