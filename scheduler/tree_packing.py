@@ -6,8 +6,9 @@ best choice so far, whose own smallest T is taken next; when the fullest link ca
 choice of candidates is shorter. At M = 0 the trees of a clique of three or more are chosen together, from the
 combinations whose first bytes can coincide; P is then the clique's latest first byte.
 
-A search that looks at thousands of rounds, and rounds with many streams, take the quick way: the same steps, but instead of the program each choice
-in turn is exchanged for the one that leaves the fullest link emptiest, until nothing changes.
+A search that looks at thousands of rounds, and rounds with many streams, take the quick way: the same steps, but
+instead of the program each choice in turn is exchanged for the one that leaves the fullest link emptiest, until
+nothing changes.
 """
 
 import random
