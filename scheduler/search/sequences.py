@@ -16,6 +16,7 @@ _CHOICES = 260
 _STARTS = 2
 _BEAM = 3
 _EXTENSION_CAPS = (1.0 + 1e-9, 1.1)
+_EXTENSIONS = 3
 
 
 class SequenceSearch:
@@ -56,7 +57,7 @@ class SequenceSearch:
         if rounds is None:
             return
         longest_ms = max(self._pool.solve(k) for k in rounds)
-        for cap in _EXTENSION_CAPS:
+        for cap in _EXTENSION_CAPS * _EXTENSIONS:
             up_to = int(np.searchsorted(self._pool.lower_ms, cap * longest_ms, side="right"))
             choices = self._pool.coarsest(up_to, _CHOICES)
             self._longer([self._descend(list(rounds), choices)], choices)
