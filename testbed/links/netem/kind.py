@@ -9,7 +9,7 @@ from testbed.links.interface import Direction, DirectionCounters, Link, LinkErro
 from testbed.links.netem.line import PORT_GROUP, Line, PortTraffic, port_indices, port_traffic, set_ports_up
 from testbed.links.netem.parameters import Statistics, in_force, wrong_direction
 from testbed.links.netem.rtnetlink import TrafficControl
-from testbed.links.netem.shaping import Port, confirm, counted, open_port, reshape, shape
+from testbed.links.netem.shaping import Port, confirm, counted, open_port, reshape, set_netem, shape
 from testbed.links.veth import PairEnd, bring_up, make_pairs
 
 Ends = tuple[str, str]  # sending node, receiving node
@@ -179,6 +179,7 @@ class RunningNetem:
 def _try() -> None:
     """Do once, with this namespace's loopback interface, all that links need of the kernel. Raises LinkError."""
     with TrafficControl() as control:
+        set_netem(control, _LOOPBACK, _TRIAL)  # first: if anything is missing, it is this
         open_port(control, _LOOPBACK)
         shape(control, _LOOPBACK, _TRIAL)
         confirm(control, {_LOOPBACK: _TRIAL})
