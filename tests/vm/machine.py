@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from tests.vm.image import Image, copy_checkout, make_disk
 
@@ -127,7 +128,7 @@ class Machine:
         if "ready" not in self._answer(deadline):
             raise MachineError("the agent did not report that it is ready")
 
-    def _answer(self, deadline: float) -> dict[str, str]:
+    def _answer(self, deadline: float) -> dict[str, Any]:
         while b"\n" not in self._unread:
             self._check_alive()
             if time.monotonic() > deadline:
@@ -141,7 +142,7 @@ class Machine:
                 raise MachineError(f"the emulator closed the connection; the console's end:\n{self._console_end()}")
             self._unread += part
         line, _, self._unread = self._unread.partition(b"\n")
-        answer: dict[str, str] = json.loads(line)
+        answer: dict[str, Any] = json.loads(line)
         return answer
 
     def _check_alive(self) -> None:
