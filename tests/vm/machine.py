@@ -200,9 +200,8 @@ def qemu_command(image: Image, checkout: Path, parameters: str) -> list[str]:
 
 
 def bounded(command: Sequence[str], limit_s: int) -> list[str]:
-    """A command that gives way to others on this machine, ends after a time, and ends when this process does."""
-    within = ["timeout", "--foreground", "--kill-after=5", str(limit_s), "nice", "-n", "10", *command]
-    return ["setpriv", "--pdeathsig", "TERM", *within]
+    """A command that ends after a time, and when this process does."""
+    return ["setpriv", "--pdeathsig", "TERM", "timeout", "--foreground", "--kill-after=5", str(limit_s), *command]
 
 
 def to_terminal(stream: str, data: bytes) -> None:
