@@ -8,7 +8,7 @@ from testbed.links.checks import wrong_numbers
 from testbed.links.interface import FRAME_BYTES, Direction, Link
 
 # The highest rate at which one direction, alone, was measured to lose nothing on two cores: see docs/links.md.
-MOST_RATE_BPS = 30_000_000_000
+MOST_RATE_BPS = 10_000_000_000
 MOST_DELAY_NS = 3_600_000_000_000
 
 SLOT_BYTES = 65536 // 7
