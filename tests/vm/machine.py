@@ -96,8 +96,12 @@ class Machine:
         self._socket.close()
         qemu = getattr(self, "_qemu", None)
         if qemu is not None:
-            qemu.kill()
-            qemu.wait()
+            qemu.terminate()  # the guard passes it on, and waits for the emulator
+            try:
+                qemu.wait(10)
+            except subprocess.TimeoutExpired:
+                qemu.kill()
+                qemu.wait()
         shutil.rmtree(self._scratch, ignore_errors=True)
 
     def _start(self, image: Image) -> "subprocess.Popen[bytes]":
@@ -200,8 +204,10 @@ def qemu_command(image: Image, checkout: Path, parameters: str) -> list[str]:
 
 
 def bounded(command: Sequence[str], limit_s: int) -> list[str]:
-    """A command that ends after a time, and when this process does."""
-    return ["setpriv", "--pdeathsig", "TERM", "timeout", "--foreground", "--kill-after=5", str(limit_s), *command]
+    """A command that ends after a time, and when this process does, however it does."""
+    # Once for the guard, should this process be killed; once for the command, should the guard be.
+    guard = ["setpriv", "--pdeathsig", "TERM", "timeout", "--foreground", "--kill-after=5", str(limit_s)]
+    return [*guard, "setpriv", "--pdeathsig", "KILL", *command]
 
 
 def to_terminal(stream: str, data: bytes) -> None:
