@@ -36,8 +36,7 @@ static void put32(uint8_t *at, uint32_t value) {
 }
 
 static void seal(uint8_t *datagram, size_t size) {
-    put32(datagram + CHECKSUM_AT, 0);
-    put32(datagram + CHECKSUM_AT, tb_crc32(0, datagram, size));
+    put32(datagram + CHECKSUM_AT, tb_datagram_crc32(datagram, size));
 }
 
 /* --- the ring --- */

@@ -54,10 +54,7 @@ static enum tb_refusal parse(const uint8_t *datagram, size_t size, struct header
     };
     if (header->kind < CONTRIBUTION || header->kind > PROBE || header->reason > LAST_REASON) return TB_BAD_KIND;
     if (size != HEADER_BYTES + VALUE_BYTES * header->value_count) return TB_BAD_LENGTH;
-    uint8_t blank[HEADER_BYTES];
-    memcpy(blank, datagram, HEADER_BYTES);
-    memset(blank + CHECKSUM_AT, 0, HEADER_BYTES - CHECKSUM_AT);
-    uint32_t crc = tb_crc32(tb_crc32(0, blank, HEADER_BYTES), datagram + HEADER_BYTES, size - HEADER_BYTES);
+    uint32_t crc = tb_datagram_crc32(datagram, size);
     return crc == get32(datagram + CHECKSUM_AT) ? TB_ADMITTED : TB_BAD_CHECKSUM;
 }
 

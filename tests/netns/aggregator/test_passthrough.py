@@ -166,10 +166,10 @@ def test_library_that_stops_in_the_middle_of_a_round_loses_nothing(
     network: tuple[Namespace, Namespace, Namespace], tmp_path: Path
 ) -> None:
     objects = []
-    sources = [NATIVE / "engine.c", NATIVE / "sum.c", Path(__file__).parent / "failing_engine.c"]
+    sources = [*NATIVE.glob("*.c"), Path(__file__).parent / "failing_engine.c"]
     for source in sources:
         objects.append(tmp_path / f"{source.stem}.o")
-        renamed = ["-Dtb_submit=real_submit"] if source.stem == "engine" else []
+        renamed = ["-Dtb_submit=real_submit"] if source.stem == "contributions" else []
         command = ["gcc", "-std=c11", "-O2", "-D_GNU_SOURCE", "-fPIC", *renamed, "-c", source, "-o", objects[-1]]
         subprocess.run(command, check=True, timeout=60)
     library = tmp_path / "fails.so"
