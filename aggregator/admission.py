@@ -16,6 +16,7 @@ class Shape:
     contributors: Mapping[str, int]
     shard_values: Sequence[int]
     values_per_chunk: int
+    number_format: int = 0
 
 
 class Admission:
@@ -51,7 +52,7 @@ class Admission:
             if header.value_count == PROBE_VALUES:
                 return header
             reason = "length"
-        elif header.kind is not Kind.CONTRIBUTION or header.flags or header.number_format:
+        elif header.kind is not Kind.CONTRIBUTION or header.flags or header.number_format != self._shape.number_format:
             reason = "kind"
         elif header.bitmap != 1 << header.source or header.contributors != 1:
             reason = "source"

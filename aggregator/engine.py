@@ -130,7 +130,7 @@ class EngineConfig:
 class Counters:
     """Monotonic counts. `contributions` is the sum of `added`, `bypassed_…`, `late`, `duplicate` and `refused_…`.
 
-    `bypassed_…`: for want of a slot (`pool`), of a way in the index, or because its contributor has its share (`source`).
+    `bypassed_…`: for want of a slot (`pool`) or a way (`index`), or because its contributor has its share (`source`).
 
     `complete`, `timeout` and `collision` count results by reason; `late` counts contributions by either late policy;
     `abandoned` counts slots that were open when their round was dropped. `longest_wait_ns`: the longest time from
@@ -156,7 +156,7 @@ class Counters:
 
 @dataclass(frozen=True)
 class Stats:
-    """Totals since `open` or `reset`; `high_water_slots` since the last `reset_high_water`."""
+    """Totals since `open` or `reset`; `high_water_slots` since the last `take_high_water`."""
 
     counters: Counters
     slots_in_use: int
@@ -230,12 +230,8 @@ class Engine(Protocol):
         """Totals and occupancy."""
         ...
 
-    def reset_high_water(self) -> None:
-        """Count `high_water_slots` from the present occupancy on."""
-        ...
-
-    def slots_in_use(self) -> int:
-        """The occupancy alone; cheap."""
+    def take_high_water(self) -> int:
+        """The most slots in use since the last call (or `open`); counts on from those in use now."""
         ...
 
 

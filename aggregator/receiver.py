@@ -131,6 +131,8 @@ class _Shape(ctypes.Structure):
         ("values_per_chunk", _U32),
         ("shards", _U32),
         ("flow_count", _U32),
+        ("number_format", _U32),
+        ("zero", _U32),
         ("shard_values", ctypes.c_void_p),
         ("flows", ctypes.c_void_p),
     )
@@ -163,6 +165,7 @@ class NativeShape:
             job=shape.job,
             values_per_chunk=shape.values_per_chunk,
             shards=len(shape.shard_values),
+            number_format=shape.number_format,
             shard_values=ctypes.addressof(self._shard_values),
         )
 

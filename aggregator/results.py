@@ -66,7 +66,7 @@ class ResultState(ctypes.Structure):
         ("waiting", ctypes.c_uint32),
         ("fd", ctypes.c_int32),
         ("island_id", ctypes.c_uint32),
-        ("zero", ctypes.c_uint32),
+        ("number_format", ctypes.c_uint32),
     )
 
 
@@ -80,6 +80,7 @@ class ResultStreams:
         island_id: int,
         values_per_chunk: int,
         line_rate_bps: float,
+        number_format: int = 0,
     ):
         self._sender = sender
         self._destinations = [(address, RESULT_PORT) for address in host_addresses]
@@ -105,6 +106,7 @@ class ResultStreams:
             ring=RING,
             fd=sender.fileno(),
             island_id=island_id,
+            number_format=number_format,
         )
 
     def close(self) -> None:
@@ -141,6 +143,7 @@ class ResultStreams:
                 bitmap=int(headers.bitmap[i]),
                 reason=_REASONS[int(headers.reason[i])],
                 trailing_edge=number,
+                number_format=int(self.state.number_format),
             )
             row = self._free_row()
             self._queue(row, write_header(self._rows[row], header), shard)

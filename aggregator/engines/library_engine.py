@@ -86,8 +86,7 @@ _SIGNATURES = {
     "tb_next_deadline_ns": (_I64, [ctypes.c_void_p]),
     "tb_flush": (None, [ctypes.c_void_p, _I64]),
     "tb_stats": (None, [ctypes.c_void_p, ctypes.c_void_p]),
-    "tb_reset_high_water": (None, [ctypes.c_void_p]),
-    "tb_slots_in_use": (_U64, [ctypes.c_void_p]),
+    "tb_take_high_water": (_U64, [ctypes.c_void_p]),
 }
 _NEVER = (1 << 63) - 1
 _NO_CAP = (1 << 64) - 1
@@ -206,12 +205,9 @@ class LibraryEngine:
         self._library.tb_stats(self._engine, ctypes.byref(said))
         return Stats(_counters(said.counters), said.slots_in_use, said.high_water_slots)
 
-    def reset_high_water(self) -> None:
-        self._library.tb_reset_high_water(self._engine)
-
-    def slots_in_use(self) -> int:
-        count: int = self._library.tb_slots_in_use(self._engine)
-        return count
+    def take_high_water(self) -> int:
+        high_water: int = self._library.tb_take_high_water(self._engine)
+        return high_water
 
     def addresses(self) -> dict[str, int | None]:
         """The open engine and the calls that a loop in C makes, by their names in `struct tb_edge`."""
@@ -219,7 +215,7 @@ class LibraryEngine:
             "submit": "tb_submit",
             "poll": "tb_poll",
             "next_deadline_ns": "tb_next_deadline_ns",
-            "slots_in_use": "tb_slots_in_use",
+            "take_high_water": "tb_take_high_water",
         }
         found = {name: ctypes.cast(self._library[call], ctypes.c_void_p).value for name, call in calls.items()}
         return {"engine": self._engine.value, **found}

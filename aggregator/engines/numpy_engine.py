@@ -362,11 +362,9 @@ class NumpyEngine:
             totals.include(clique.counts)
         return Stats(Counters(**asdict(totals)), len(self._occupants), self._high_water)
 
-    def reset_high_water(self) -> None:
-        self._high_water = len(self._occupants)
-
-    def slots_in_use(self) -> int:
-        return len(self._occupants)
+    def take_high_water(self) -> int:
+        high_water, self._high_water = self._high_water, len(self._occupants)
+        return high_water
 
 
 def _write_header(headers: HeaderBatch, row: int, entry: Entry, reason: Reason, bitmap: int) -> None:

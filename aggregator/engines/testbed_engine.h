@@ -146,8 +146,8 @@ TB_EXPORT size_t tb_poll(struct tb_engine *engine, const struct tb_headers *head
 TB_EXPORT int64_t tb_next_deadline_ns(const struct tb_engine *engine);
 TB_EXPORT void tb_flush(struct tb_engine *engine, int64_t now_ns);
 TB_EXPORT void tb_stats(const struct tb_engine *engine, struct tb_stats *out);
-TB_EXPORT void tb_reset_high_water(struct tb_engine *engine);
-TB_EXPORT uint64_t tb_slots_in_use(const struct tb_engine *engine);
+/* The most slots in use since the last call (or `tb_open`); counts on from those in use now. */
+TB_EXPORT uint64_t tb_take_high_water(struct tb_engine *engine);
 
 #ifdef __cplusplus
 }

@@ -77,7 +77,8 @@ static enum tb_refusal admit(const struct tb_shape *shape, const uint8_t *datagr
     if (flow->contributor != header->source) return TB_BAD_SOURCE;
     if (header->job != shape->job) return TB_BAD_EPOCH;
     if (header->kind == PROBE) return size == HEADER_BYTES + PROBE_BYTES ? TB_ADMITTED : TB_BAD_LENGTH;
-    if (header->kind != CONTRIBUTION || header->flags || header->number_format) return TB_BAD_KIND;
+    if (header->kind != CONTRIBUTION || header->flags || header->number_format != shape->number_format)
+        return TB_BAD_KIND;
     if (header->source >= 64 || header->bitmap != UINT64_C(1) << header->source || header->contributors != 1)
         return TB_BAD_SOURCE;
     uint32_t values = chunk_values(shape, header->shard, header->chunk);

@@ -34,6 +34,8 @@ struct tb_shape {
     uint32_t values_per_chunk;
     uint32_t shards;
     uint32_t flow_count;
+    uint32_t number_format;
+    uint32_t zero;
     const uint32_t *shard_values;
     const struct tb_flow *flows;
 };

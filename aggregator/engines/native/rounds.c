@@ -56,6 +56,8 @@ void tb_stats(const struct tb_engine *engine, struct tb_stats *out) {
         if (engine->cliques[i].announced) add_counters(&out->counters, &engine->cliques[i].counts);
 }
 
-void tb_reset_high_water(struct tb_engine *engine) { engine->high_water = engine->in_use; }
-
-uint64_t tb_slots_in_use(const struct tb_engine *engine) { return engine->in_use; }
+uint64_t tb_take_high_water(struct tb_engine *engine) {
+    uint64_t high_water = engine->high_water;
+    engine->high_water = engine->in_use;
+    return high_water;
+}

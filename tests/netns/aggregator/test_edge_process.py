@@ -83,6 +83,9 @@ def test_sums_are_exact_and_numbered(start_edge: StartEdge) -> None:
         assert (total == sum(chunks[header.chunk])).all()
     assert seen == set(range(11))
     report = rig.ask("retire", round=0)
+    occupancy = [slots for _, slots in report.pop("occupancy")]
+    assert (max(occupancy), occupancy[-1]) == (11, 0)
+    assert report.pop("longest_wait_ns") > 0
     assert report == {
         "type": "retired",
         "round": 0,
@@ -91,6 +94,7 @@ def test_sums_are_exact_and_numbered(start_edge: StartEdge) -> None:
         "collision": 0,
         "passthrough": 0,
         "engine_failure": "",
+        "engine_loading": False,
         "late": 0,
         "duplicate": 0,
         "high_water_slots": 11,
