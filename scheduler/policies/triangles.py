@@ -20,7 +20,7 @@ from scheduler.search.designs import grid, round_log
 from scheduler.search.labels import LabelSearch, near_order, rounds_of
 from scheduler.search.round_times import RoundTimes
 
-_SWAPS = 300_000
+_SWAPS = 1_000_000
 
 
 class Triangles:

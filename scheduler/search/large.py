@@ -20,7 +20,7 @@ _KEPT_DESIGNS = 4
 _LONGEST_DESIGN = 5
 _ORDERS = 30
 # Work per search, in units that grow with what one trial costs.
-_SWAPS = 300_000
+_SWAPS = 500_000
 _CHANGES = 400_000
 _POOL = 60
 

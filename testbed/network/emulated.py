@@ -16,7 +16,6 @@ from mininet.node import Node
 from pyroute2 import IPRoute
 
 from scheduler.topology import CoreLink, Topology
-from testbed.errors import TestbedError
 from testbed.links.interface import MTU_BYTES, Direction, Link, LinkEnd, LinkKind, RunningLinks, default_queue_bytes
 from testbed.network import naming
 from testbed.network.namespaces import entered, netlink, write_sysctls
@@ -49,10 +48,7 @@ class EmulatedNetwork:
 
 
 def emulated_links(topology: Topology, scale: Scale, seed: int) -> tuple[Link, ...]:
-    """The links to build: every core link, and each island's access link between edge and host.
-
-    Raises TestbedError for physics that no link kind has yet.
-    """
+    """The links to build: every core link, and each island's access link between edge and host."""
     directions = {(link.source, link.target): link for link in topology.links}
     links = []
     for pair in naming.core_pairs(topology):
@@ -83,11 +79,16 @@ def emulated_links(topology: Topology, scale: Scale, seed: int) -> tuple[Link, .
 
 
 def _direction(link: CoreLink, scale: Scale, seed: int) -> Direction:
-    if link.jitter_ms:
-        raise TestbedError(f"link {link.source}>{link.target}: jitter_ms is not emulated yet; set it to 0")
     rate_bps = scale.rate_bps(link.rate_gbps)
     queue = default_queue_bytes(rate_bps) if link.queue_mb is None else scale.size_bytes(link.queue_mb / 1e3)
-    return Direction(scale.emulated_ns(link.one_way_delay_ms), rate_bps, queue, link.loss, seed)
+    return Direction(
+        one_way_delay_ns=scale.emulated_ns(link.one_way_delay_ms),
+        rate_bps=rate_bps,
+        queue_bytes=queue,
+        loss=link.loss,
+        seed=seed,
+        jitter_ns=scale.emulated_ns(link.jitter_ms),
+    )
 
 
 def build_network(topology: Topology, links: tuple[Link, ...], kind: LinkKind, run_id: str) -> EmulatedNetwork:

@@ -173,7 +173,7 @@ def _run(prepared: Prepared, state: RunState, run_dir: RunDirectory, console: Co
                 epoch=epoch,
                 records=records,
                 loads=link_loads(planned, counters_before, counters_after),
-                evaluations={process.island: message for process, message in evaluated.items()},
+                evaluations={process.island: evaluated[process] for process in fleet.of("trainer")},
                 memory=memory_budget(topology, settings, prepared.framing),
                 links_kind=prepared.link_kind.name,
                 multicast_plane=prepared.plane.name,

@@ -1,4 +1,4 @@
-"""Frames sent and counted fast enough to load links: batches through sendmmsg and recvmmsg, in processes of their own."""
+"""Frames sent and counted fast enough to load links: batches of system calls, in processes of their own."""
 
 import ctypes
 import multiprocessing
@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Sequence
 from multiprocessing.process import BaseProcess
+from typing import Any
 
 LOAD_TYPE = 0x88B6  # for local experiments, not the probes' type
 BATCH = 32
@@ -19,7 +20,7 @@ class _Vector(ctypes.Structure):
     _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
 
 
-class _Message(ctypes.Structure):
+class _Header(ctypes.Structure):
     _fields_ = (
         ("name", ctypes.c_void_p),
         ("name_length", ctypes.c_uint32),
@@ -28,21 +29,23 @@ class _Message(ctypes.Structure):
         ("control", ctypes.c_void_p),
         ("control_length", ctypes.c_size_t),
         ("flags", ctypes.c_int),
-        ("length", ctypes.c_uint32),
     )
 
 
+class _Message(ctypes.Structure):
+    _fields_ = (("header", _Header), ("length", ctypes.c_uint32))
+
+
 class _Batch:
-    def __init__(self, size: int, one_buffer: bool) -> None:
-        buffers = 1 if one_buffer else BATCH
-        frame = b"\xff" * 6 + b"\x02" * 6 + LOAD_TYPE.to_bytes(2, "big")
+    def __init__(self, size: int, buffers: int, kind: int = LOAD_TYPE) -> None:
+        frame = b"\xff" * 6 + b"\x02" * 6 + kind.to_bytes(2, "big")
         self.buffers = [ctypes.create_string_buffer(frame.ljust(size, b"\0"), size) for _ in range(buffers)]
         self.vectors = (_Vector * BATCH)()
         self.messages = (_Message * BATCH)()
         for n in range(BATCH):
             self.vectors[n] = _Vector(ctypes.addressof(self.buffers[n % buffers]), size)
-            self.messages[n].vectors = ctypes.pointer(self.vectors[n])
-            self.messages[n].vector_count = 1
+            self.messages[n].header.vectors = ctypes.pointer(self.vectors[n])
+            self.messages[n].header.vector_count = 1
 
 
 def open_load_socket(interface: str, receives: bool = False) -> socket.socket:
@@ -55,9 +58,8 @@ def open_load_socket(interface: str, receives: bool = False) -> socket.socket:
     return opened
 
 
-def _send(sockets: Sequence[socket.socket], size: int, frames_per_s: float, seconds: float, sent: "ctypes.c_int64") -> None:
+def _send(batch: _Batch, sockets: Sequence[socket.socket], frames_per_s: float, seconds: float, sent: Any) -> None:
     """Send at the rate, in turn through the sockets, in batches as large as a millisecond's worth."""
-    batch = _Batch(size, one_buffer=True)
     at_once = max(1, min(BATCH, round(frames_per_s / len(sockets) / 1000)))
     step = at_once * len(sockets) / frames_per_s
     began = time.monotonic()
@@ -81,8 +83,8 @@ def _send(sockets: Sequence[socket.socket], size: int, frames_per_s: float, seco
     sent.value = count
 
 
-def _receive(sockets: Sequence[socket.socket], size: int, received: "ctypes.c_int64") -> None:
-    batch = _Batch(size, one_buffer=False)
+def _receive(sockets: Sequence[socket.socket], size: int, received: Any) -> None:
+    batch = _Batch(size, BATCH)
     (one,) = sockets
     while True:
         received.value += max(0, _libc.recvmmsg(one.fileno(), batch.messages, BATCH, 0x10000, None))  # MSG_WAITFORONE
@@ -91,9 +93,18 @@ def _receive(sockets: Sequence[socket.socket], size: int, received: "ctypes.c_in
 class Load:
     """A sender of frames in a process of its own."""
 
-    def __init__(self, sockets: Sequence[socket.socket], size: int, frames_per_s: float, seconds: float) -> None:
+    def __init__(
+        self,
+        sockets: Sequence[socket.socket],
+        size: int,
+        frames_per_s: float,
+        seconds: float,
+        kind: int = LOAD_TYPE,
+    ) -> None:
         self._sent = _fork.Value(ctypes.c_int64, 0, lock=False)
-        self._process = _fork.Process(target=_send, args=(sockets, size, frames_per_s, seconds, self._sent))
+        self._process = _fork.Process(
+            target=_send, args=(_Batch(size, 1, kind), sockets, frames_per_s, seconds, self._sent)
+        )
         self._process.start()
 
     def finish(self) -> int:

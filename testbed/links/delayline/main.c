@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -20,6 +21,16 @@ static int fail(const char *what)
 {
     fprintf(stderr, "delayline: %s: %s\n", what, strerror(errno));
     return 1;
+}
+
+/* Each link takes two sockets. */
+static void raise_file_limit(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+        limit.rlim_cur = limit.rlim_max;
+        (void)setrlimit(RLIMIT_NOFILE, &limit);
+    }
 }
 
 static void obey_until_stopped(struct emulator *emulator, int parent)
@@ -51,6 +62,7 @@ int main(int argc, char **argv)
     int parent = (int)syscall(SYS_pidfd_open, parent_pid, 0);
     if (parent < 0 || getppid() != parent_pid)
         return fail("the parent is gone");
+    raise_file_limit();
     if (!interfaces_own_namespace())
         return fail("cannot make a network namespace");
     struct emulator emulator;

@@ -3,6 +3,7 @@
 import random
 import socket
 import statistics
+import struct
 import time
 from threading import Thread
 
@@ -10,6 +11,7 @@ import pytest
 from conftest import Bench
 from link_probes import (
     LARGEST,
+    PROBE_TYPE,
     SMALLEST,
     delays_ns,
     direction,
@@ -58,7 +60,7 @@ def test_short_delays_and_none(bench: Bench, one_way_delay_ms: float) -> None:
 def test_back_to_back_frames_leave_spaced_by_their_transmission_time(
     bench: Bench, rate_mbps: float, size: int, count: int
 ) -> None:
-    bench.build(link("a", "b", direction(5.0, rate_mbps)))
+    bench.build(link("a", "b", direction(5.0, rate_mbps, count * size)))
     a, b = bench.port("a", "b"), bench.port("b", "a")
     sender = send_in_thread(a, count, size)
     received = b.receive(1.0, count)
@@ -88,13 +90,18 @@ def test_queue_holds_what_was_asked_and_not_a_frame_more(
         a.send(number, size)
     assert time.monotonic() - began < 0.070
     received = b.receive(1.0)
-    assert [one.number for one in received] == list(range(waiting + 1))
+    passed = len(received)
+    if bench.kind.name == "netem":  # one largest frame's bytes more may wait: docs/links-netem.md
+        assert waiting + 1 <= passed <= (queue_bytes + LARGEST) // size + 1
+    else:
+        assert passed == waiting + 1
+    assert [one.number for one in received] == list(range(passed))
     counters = settled(running, ("a", "b"), 100)
     assert counters.frames_in == 100
-    assert counters.frames_out == waiting + 1
-    assert counters.dropped_queue == 100 - (waiting + 1)
+    assert counters.frames_out == passed
+    assert counters.dropped_queue == 100 - passed
     assert counters.dropped_loss == counters.dropped_other == 0
-    assert counters.queue_high_water_bytes == waiting * size
+    assert counters.queue_high_water_bytes == (waiting * size if bench.has_program else None)
 
 
 def test_counters_are_exact_and_directions_independent(bench: Bench) -> None:
@@ -112,7 +119,11 @@ def test_counters_are_exact_and_directions_independent(bench: Bench) -> None:
     assert (backward.frames_in, backward.bytes_in) == (backward.frames_out, backward.bytes_out) == (70, 49_000)
     for counters in (forward, backward):
         assert counters.dropped_queue == counters.dropped_loss == counters.dropped_other == 0
-        assert counters.worst_lateness_ns > 0
+        if bench.has_program:
+            assert counters.worst_lateness_ns is not None
+            assert counters.worst_lateness_ns > 0
+        else:
+            assert counters.worst_lateness_ns is None
 
 
 def test_frames_arrive_unchanged(bench: Bench) -> None:
@@ -166,7 +177,7 @@ def lost(bench: Bench, loss: float, seed: int, count: int = 2000) -> set[int]:
 
 def test_loss_has_the_probability_asked_and_is_reproducible(bench: Bench) -> None:
     first, again, other = lost(bench, 0.1, seed=1), lost(bench, 0.1, seed=1), lost(bench, 0.1, seed=2)
-    assert first == again
+    assert (first == again) is bench.takes_seed
     assert first != other
     for missing in (first, other):
         assert abs(len(missing) - 200) <= 5 * (2000 * 0.1 * 0.9) ** 0.5
@@ -210,6 +221,28 @@ def test_ends_have_the_mtu_and_no_offloads(bench: Bench) -> None:
             "generic-receive-offload",
         ):
             assert features[feature].split()[0] == "off", feature
+
+
+def test_vlan_tags_pass_unchanged(bench: Bench) -> None:
+    """A receiver takes the tag out of a frame; a link has to put it back, in large frames and in small ones."""
+    bench.build(link("a", "b", direction(1.0)))
+    a = bench.port("a", "b")
+
+    def receive_tagged() -> socket.socket:
+        opened = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))  # ETH_P_ALL
+        opened.setsockopt(263, 8, 1)  # SOL_PACKET, PACKET_AUXDATA
+        opened.bind(("to-a", 3))
+        opened.settimeout(1.0)
+        return opened
+
+    with bench.node("b").open(receive_tagged) as receiver:
+        for size in (SMALLEST, LARGEST):
+            inner = PROBE_TYPE.to_bytes(2, "big") + bytes(size - 14)
+            a.socket.send(b"\xff" * 6 + b"\x02" * 6 + struct.pack("!HH", 0x8100, 77) + inner)
+            frame, ancillary, _, _ = receiver.recvmsg(LARGEST + 64, 256)
+            *_, tag, tag_type = struct.unpack("IIIHHHH", ancillary[0][2])
+            assert (tag_type, tag) == (0x8100, 77)
+            assert frame[12:] == inner
 
 
 def test_tcp_and_udp_of_the_kernel_pass(bench: Bench) -> None:

@@ -115,11 +115,13 @@ def test_divergence_lifetime_is_measured_as_planned(synthetic_run: tuple[str, Fi
 
 @pytest.mark.parametrize(("policy", "memory"), [("all-to-all", "32"), ("triangles", "0")])
 def test_digits_give_the_same_digests_as_one_plain_process(policy: str, memory: str, tmp_path: Path) -> None:
-    rounds = 4
+    rounds = 20
     run_dir = tmp_path / "run"
     finished = run_json(run_dir, "--policy", policy, "--memory-gb", memory, "--rounds", str(rounds), "--seed", "5")
     assert finished.code == 0, finished.errors
-    assert set(finished.document["accuracy"]) == {island.id for island in load_topology("nine-city").islands}
+    accuracy = finished.document["accuracy"]
+    assert list(accuracy) == [island.id for island in load_topology("nine-city").islands]
+    assert min(accuracy.values()) >= 0.94
     networked = [
         {island: report["digest"] for island, report in event["applied"].items()}
         for event in map(json.loads, (run_dir / "events.jsonl").read_text(encoding="utf-8").splitlines())

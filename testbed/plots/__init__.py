@@ -1,0 +1,1 @@
+"""Pictures. One module per subject; matplotlib is loaded by them only."""

@@ -1,0 +1,82 @@
+"""Policies by name: built in, from an installed package, or from a file.
+
+A package offers one through the entry-point group `testbed.policies`; a file is named as `path/file.py:Name`. Either
+names a class without arguments, or a function of the problem, as docs/scheduler.md shows.
+"""
+
+import importlib.util
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+from scheduler.errors import PolicyError
+from scheduler.policies import NAMED
+from scheduler.policies.interface import Policy, Schedule
+from scheduler.problem import Problem
+
+GROUP = "testbed.policies"
+COMPARED = ("all-to-all", "triangles", "pairs", "regional")
+"""What `--policy all` plans."""
+
+
+class _Function:
+    """A policy that is a plain function of the problem; it may return rounds or a Schedule."""
+
+    def __init__(self, name: str, function: Callable[[Problem], Any]) -> None:
+        self.name = name
+        self._function = function
+
+    def schedule(self, problem: Problem) -> Schedule:
+        answer = self._function(problem)
+        if isinstance(answer, Schedule):
+            return answer
+        try:
+            return Schedule(tuple(tuple(tuple(clique) for clique in cliques) for cliques in answer))
+        except TypeError:
+            raise PolicyError(f"policy {self.name} returned {type(answer).__name__}, not rounds of cliques") from None
+
+
+def find_policy(name: str) -> Policy:
+    """The policy of this name. Raises PolicyError naming the known ones, or what is wrong with the file."""
+    if name in NAMED:
+        return NAMED[name]()
+    path, separator, attribute = name.rpartition(":")
+    if separator and path.endswith(".py"):
+        return _made(name, _from_file(Path(path), attribute))
+    installed = {point.name: point for point in entry_points(group=GROUP)}
+    if name in installed:
+        try:
+            return _made(name, installed[name].load())
+        except (ImportError, AttributeError) as error:
+            raise PolicyError(f"policy {name}: its package cannot be loaded: {error}") from None
+    known = ", ".join([*NAMED, *(other for other in installed if other not in NAMED)])
+    raise PolicyError(f"unknown policy {name!r}: one of {known}, or path/file.py:Name")
+
+
+def _from_file(path: Path, attribute: str) -> Any:
+    if not path.is_file():
+        raise PolicyError(f"policy file {path}: there is no such file")
+    specification = importlib.util.spec_from_file_location(f"policy_file_{path.stem}", path)
+    if specification is None or specification.loader is None:
+        raise PolicyError(f"policy file {path}: it cannot be loaded as Python")
+    module = importlib.util.module_from_spec(specification)
+    try:
+        specification.loader.exec_module(module)
+    except Exception as error:  # whatever the user's file raises is the user's to see, in one line
+        raise PolicyError(f"policy file {path}: {type(error).__name__}: {error}") from None
+    if not hasattr(module, attribute):
+        raise PolicyError(f"policy file {path}: it has no {attribute!r}")
+    return getattr(module, attribute)
+
+
+def _made(name: str, thing: Any) -> Policy:
+    policy = thing() if isinstance(thing, type) else thing
+    if not hasattr(policy, "schedule"):
+        if not callable(policy):
+            raise PolicyError(f"policy {name}: it is neither a class with a schedule method nor a function")
+        return _Function(name, policy)
+    if not isinstance(getattr(policy, "name", None), str):
+        raise PolicyError(f"policy {name}: its class needs a name")
+    found: Policy = policy
+    return found
