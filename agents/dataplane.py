@@ -65,12 +65,13 @@ class _Round:
 class DataPlane:
     """One host: its sockets, its packets and the round at hand."""
 
-    def __init__(self, channel: Channel, shard: Shard, address: str, area: ExchangeArea) -> None:
+    def __init__(self, channel: Channel, shard: Shard, address: str, area: ExchangeArea, number_format: int) -> None:
         """Raises OSError if the sockets cannot be had."""
         self._channel = channel
         self._shard = shard
         self._area = area
-        self._packets = RoundPackets(shard)
+        self._number_format = number_format
+        self._packets = RoundPackets(shard, number_format)
         self._receiver = open_receiver(address)
         self._sender = open_sender(address)
         self._pacer = Pacer(self._sender.fileno(), PACER_PRIORITY)
@@ -155,6 +156,7 @@ class DataPlane:
             phase.expected,
             self._area.summed[row, self._shard.value_slice],
             self._area.bitmaps[row, self._shard.chunk_slice],
+            self._number_format,
         )
         if phase.group is not None:
             self._packets.build(self._area.sent[row, self._shard.value_slice], epoch, number)
@@ -261,7 +263,7 @@ def _set_up(channel: Channel, message: Message) -> DataPlane:
     values_per_chunk: int = message["values_per_chunk"]
     shard = make_shard(message["job"], message["island_id"], message["shard"], shard_values, values_per_chunk)
     area = map_exchange_area(Path(message["exchange_area"]), message["depth"], sum(shard_values), values_per_chunk)
-    return DataPlane(channel, shard, message["address"], area)
+    return DataPlane(channel, shard, message["address"], area, message["number_format"])
 
 
 def main() -> int:

@@ -51,8 +51,9 @@ def open_sender(address: str) -> socket.socket:
 class RoundPackets:
     """The contributions of one shard in one round, chunk by chunk, in slots of one buffer that serves every round."""
 
-    def __init__(self, shard: Shard) -> None:
+    def __init__(self, shard: Shard, number_format: int = 0) -> None:
         self._shard = shard
+        self._number_format = number_format
         longest = HEADER_BYTES + VALUE_BYTES * min(shard.values_per_chunk, shard.values)
         self.slot_bytes = -(-longest // _ALIGNMENT) * _ALIGNMENT
         self.buffer = bytearray(self.slot_bytes * shard.chunks)
@@ -79,6 +80,7 @@ class RoundPackets:
                 value_count=value_count,
                 number=chunk,
                 bitmap=shard.own_bit,
+                number_format=self._number_format,
             )
             payload = payloads[at : at + VALUE_BYTES * value_count]
             write_packet(slots[chunk * self.slot_bytes :], header, payload)

@@ -163,6 +163,8 @@ class Edge:
     def wait_ms(self, now_ns: int) -> float:
         """How long nothing is due unless something arrives."""
         due_ns = self.results.next_send_ns()
+        if self.service.failing and self.results.room() >= BATCH:
+            return 0.0
         deadline_ns = self.service.next_deadline_ns()
         if deadline_ns is not None and self.results.room():
             due_ns = min(due_ns, deadline_ns)

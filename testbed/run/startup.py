@@ -4,6 +4,7 @@ import math
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from testbed.run.frames import Framing
 from testbed.run.processes import Fleet, Process, spawn
 from testbed.run.program import Epoch
 from testbed.run.rounds import ANSWER_TIMEOUT_S, TRAINING_TIMEOUT_S
-from testbed.run.settings import RunSettings
+from testbed.run.settings import NUMBER_FORMATS, RunSettings
 from testbed.run.state import RunState
 
 EXCHANGE_DEPTH = 4  # rounds that an exchange area holds: the one on its way, and those being checked
@@ -65,12 +66,13 @@ class MemoryBudget:
 
 def memory_budget(topology: Topology, settings: RunSettings, framing: Framing) -> MemoryBudget:
     """The memory of every edge: M · rate_scale, plus max(5 ms of line rate, 32 slots)."""
+    memory_gb = settings.memory_gb if settings.edge.memory_gb is None else settings.edge.memory_gb
     slot_bytes = framing.full_frame_bytes
     line_rate_gbps = max(island.access_down_gbps for island in topology.islands)
     floor_ns = settings.scale.emulated_ns(MEMORY_FLOOR_MS)
     floor_bytes = settings.scale.rate_bps(line_rate_gbps) * floor_ns / 8e9
     return MemoryBudget(
-        budget_slots=settings.scale.size_bytes(settings.memory_gb) // slot_bytes,
+        budget_slots=settings.scale.size_bytes(memory_gb) // slot_bytes,
         floor_slots=max(math.ceil(floor_bytes / slot_bytes), MEMORY_FLOOR_SLOTS),
         slot_bytes=slot_bytes,
     )
@@ -88,7 +90,9 @@ def start_processes(fleet: Fleet, start_up: StartUp) -> Started:
             "trainer": None,
         }
         for role, module in _MODULES.items():
-            fleet.add(spawn(role, module, name, pids[role], start_up.state.run_id, start_up.log_dir))
+            start = partial(spawn, role, module, name, pids[role], start_up.state.run_id, start_up.log_dir)
+            # An edge holds nothing that lasts longer than a round, so a new one can stand in for it.
+            fleet.add(start(), start_again=start if role == "edge" else None)
     for role in _MODULES:
         processes = fleet.of(role)
         fleet.send_each({process: _set_up(start_up, process) for process in processes}, "setup")
@@ -137,18 +141,31 @@ def _set_up(start_up: StartUp, process: Process) -> dict[str, Any]:
         "job": zlib.crc32(start_up.state.run_id.encode()),
         "values_per_chunk": framing.values_per_chunk,
     }
-    area = {"exchange_area": str(_area_path(start_up, island)), "depth": EXCHANGE_DEPTH}
+    number_format = NUMBER_FORMATS[settings.number_format]
+    area = {
+        "exchange_area": str(_area_path(start_up, island)),
+        "depth": EXCHANGE_DEPTH,
+        "number_format": number_format,
+    }
     if process.role == "edge":
         line_rate_gbps = start_up.topology.islands[island_id].access_down_gbps
+        slots = memory_budget(start_up.topology, settings, framing).slots
+        share = settings.edge.slots_per_source
         return common | {
             "shard_values": [framing.values],
             "host_addresses": [naming.host_address(island_id)],
             "address": naming.edge_address(island_id),
             "interface": naming.EDGE_BRIDGE,
             "contributors": {naming.host_address(number): number for number in island_ids.values()},
-            "slots": memory_budget(start_up.topology, settings, framing).slots,
+            "slots": slots,
             "engine": settings.engine,
             "line_rate_bps": settings.scale.rate_bps(line_rate_gbps),
+            "number_format": number_format,
+            "collision_policy": settings.edge.collision,
+            "late_policy": settings.edge.late,
+            "deadline_policy": settings.edge.deadline,
+            "slots_per_source": max(1, int(share * slots)) if share < 1 else None,
+            "engine_load_s": settings.scale.emulated_ns(settings.edge.engine_load_time_s * 1e3) / 1e9,
         }
     if process.role == "dataplane":
         return (

@@ -74,6 +74,7 @@ class TrainerUnderTest:
             values=setting.payload_values,
             values_per_chunk=VALUES_PER_CHUNK,
             depth=DEPTH,
+            number_format=0,
         )
         assert hello == {"type": "hello", "pid": self.process.pid, "realtime": False}
 
