@@ -245,8 +245,13 @@ class Attacker:
         return ethernet + ip[:10] + struct.pack("!H", total ^ 0xFFFF) + ip[12:] + udp + datagram
 
     def send(self, frames: list[bytes]) -> None:
-        for frame in frames:
-            self._socket.send(frame)
+        # Above the training and whatever else there is, below the run's own processes.
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+        try:
+            for frame in frames:
+                self._socket.send(frame)
+        finally:
+            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
     def close(self) -> None:
         self._socket.close()
@@ -261,8 +266,8 @@ def test_a_hundred_thousand_hostile_datagrams_change_nothing(tmp_path: Path) -> 
     flood = 100_000
     rng = np.random.default_rng(4)
     wanted: Counter[str] = Counter()
-    with running(tmp_path / "run", "--rounds", "9", "--strict") as run:
-        run.wait_for("round 1/9")
+    with running(tmp_path / "run", "--rounds", "12", "--strict") as run:
+        run.wait_for("round  1/12")
         attacker = Attacker(run, "nyc")
         stranger = (attacker.source_id + 1) % len(ISLANDS)
         whole = attacker.datagram()
