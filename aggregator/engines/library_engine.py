@@ -126,6 +126,8 @@ class LibraryEngine:
         self._batches: dict[int, tuple[HeaderBatch, int, CHeaders]] = {}
         self._submitted: NDArray[np.int32] | None = None
         self._submitted_rows = (0, 0)
+        self._polled: NDArray[np.int32] | None = None
+        self._polled_rows = (0, 0)
 
     def capabilities(self) -> Capabilities:
         said = _Capabilities()
@@ -189,7 +191,9 @@ class LibraryEngine:
         return accepted
 
     def poll(self, headers: HeaderBatch, payloads: NDArray[np.int32], now_ns: int) -> int:
-        address, stride = _rows(payloads)
+        if payloads is not self._polled:
+            self._polled, self._polled_rows = payloads, _rows(payloads)
+        address, stride = self._polled_rows
         count: int = self._library.tb_poll(self._engine, self._batch(headers), address, stride, len(payloads), now_ns)
         return count
 
