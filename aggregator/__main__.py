@@ -71,6 +71,7 @@ def build_parser() -> argparse.ArgumentParser:
     option("--late", choices=("bypass", "drop"), default="bypass", help="what becomes of late contributions")
     option("--number-format", type=int, choices=(0, 1), default=0, help="0: fixed point; 1: f32 (default: %(default)s)")
     option("--line-rate-gbps", type=float, default=1.0, help="rate towards the hosts (default: %(default)s)")
+    option("--tag-key", default="", metavar="HEX", help="32 hexadecimal digits: packets must have tags of this key")
     option("--engine", default=default_engine(), metavar="NAME|PATH", help="(default: %(default)s)")
     option("--seconds", type=float, help="end after so long")
     return parser
@@ -98,6 +99,7 @@ def main() -> int:
         late_policy=options.late,
         deadline_policy=options.deadline,
         slots_per_source=options.slots_per_source,
+        tag_key=options.tag_key,
     )
     try:
         flows = [(group, source) for group, source, _ in options.flow]
@@ -112,7 +114,7 @@ def main() -> int:
             standalone.serve(options.seconds)
         finally:
             counts = standalone.close()
-    except (OSError, EngineError) as error:
+    except (OSError, EngineError, ValueError) as error:
         print(f"aggregator: {error}", file=sys.stderr)
         return 2
     print(json.dumps(counts, indent=2))

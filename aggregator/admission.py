@@ -10,13 +10,17 @@ from aggregator.wire.packet import PROBE_VALUES, Header, Kind, PacketError, pars
 
 @dataclass(frozen=True)
 class Shape:
-    """What a run's contributions look like. `contributors`: id by source address; `shard_values`: values per shard."""
+    """What a run's contributions look like.
+
+    `contributors`: id by source address; `shard_values`: values per shard; `key`: of their tags, None: not looked at.
+    """
 
     job: int
     contributors: Mapping[str, int]
     shard_values: Sequence[int]
     values_per_chunk: int
     number_format: int = 0
+    key: bytes | None = None
 
 
 class Admission:
@@ -38,7 +42,7 @@ class Admission:
         of the address), `kind` (not for an edge), `epoch` (another run's job), `length` (no such shard or chunk).
         """
         try:
-            header = parse_packet(datagram)
+            header = parse_packet(datagram, self._shape.key)
         except PacketError as error:
             self.refused[error.refusal.name.lower()] += 1
             return None

@@ -24,6 +24,7 @@ from aggregator.receiver import BATCH, make_receiver
 from aggregator.results import ResultStreams
 from aggregator.service import EngineService
 from aggregator.wire import control
+from aggregator.wire.tag import parse_key
 
 _ROUNDS_REMEMBERED = 4
 _IDLE_MS = 1000.0
@@ -50,6 +51,7 @@ class EdgeSetup:
     deadline_policy: str = "fixed"
     slots_per_source: int | None = None
     engine_load_s: float = 0.0
+    tag_key: str = ""
     island: str = ""
     interface: str = ""
 
@@ -90,7 +92,8 @@ class Edge:
         self.deadlines = make_deadline_policy(setup.deadline_policy)
         self.service = EngineService(setup.engine, config, round(setup.engine_load_s * 1e9), time.monotonic_ns())
         self.socket = sockets.open_receiver()
-        shape = Shape(self.job, setup.contributors, shard_values, values_per_chunk, setup.number_format)
+        key = parse_key(setup.tag_key)
+        shape = Shape(self.job, setup.contributors, shard_values, values_per_chunk, setup.number_format, key)
         self.receiver = make_receiver(self.socket, shape)
         self.results = ResultStreams(
             sockets.open_sender(self.address),
@@ -99,6 +102,7 @@ class Edge:
             values_per_chunk,
             setup.line_rate_bps,
             setup.number_format,
+            key,
         )
         self.occupancy = Occupancy()
         self.probes: dict[int, list[tuple[str, int, int]]] = {}
@@ -288,7 +292,7 @@ def main() -> int:
         buffer_bytes = sockets.receive_buffer_bytes(edge.socket)
         channel.send("hello", pid=os.getpid(), realtime=become_realtime(), receive_buffer_bytes=buffer_bytes)
         run(edge, channel)
-    except (OSError, EngineError, KeyError) as error:
+    except (OSError, EngineError, KeyError, ValueError) as error:
         message = f"a control message lacks {error}" if isinstance(error, KeyError) else str(error)
         print(f"edge: {message}", file=sys.stderr)
         with contextlib.suppress(OSError):

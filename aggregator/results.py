@@ -67,6 +67,7 @@ class ResultState(ctypes.Structure):
         ("fd", ctypes.c_int32),
         ("island_id", ctypes.c_uint32),
         ("number_format", ctypes.c_uint32),
+        ("key", ctypes.c_char_p),
     )
 
 
@@ -81,7 +82,9 @@ class ResultStreams:
         values_per_chunk: int,
         line_rate_bps: float,
         number_format: int = 0,
+        key: bytes | None = None,
     ):
+        self._key = key
         self._sender = sender
         self._destinations = [(address, RESULT_PORT) for address in host_addresses]
         self._island_id = island_id
@@ -107,6 +110,7 @@ class ResultStreams:
             fd=sender.fileno(),
             island_id=island_id,
             number_format=number_format,
+            key=key,
         )
 
     def close(self) -> None:
@@ -146,14 +150,14 @@ class ResultStreams:
                 number_format=int(self.state.number_format),
             )
             row = self._free_row()
-            self._queue(row, write_header(self._rows[row], header), shard)
+            self._queue(row, write_header(self._rows[row], header, self._key), shard)
 
     def add_bypassed(self, datagram: memoryview, shard: int) -> None:
         """Queue a contribution as it came, flagged. The ring must have room."""
         row = self._free_row()
         copy = self._rows[row][: len(datagram)]
         copy[:] = datagram
-        flag_bypassed(copy)
+        flag_bypassed(copy, self._key)
         self._queue(row, len(datagram), shard)
 
     def _free_row(self) -> int:

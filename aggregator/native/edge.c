@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include "crc32.h"
+#include "tag.h"
 
 #define HEADER_BYTES 64u
 #define CHECKSUM_AT 60u
@@ -35,7 +36,12 @@ static void put32(uint8_t *at, uint32_t value) {
     put16(at + 2, value);
 }
 
-static void seal(uint8_t *datagram, size_t size) {
+static void seal(const uint8_t *key, uint8_t *datagram, size_t size) {
+    if (key) {
+        uint64_t tag = tb_tag(key, datagram, size);
+        put32(datagram + TB_TAG_AT, (uint32_t)(tag >> 32));
+        put32(datagram + TB_TAG_AT + 4, (uint32_t)tag);
+    }
     put32(datagram + CHECKSUM_AT, tb_datagram_crc32(datagram, size));
 }
 
@@ -58,7 +64,7 @@ static void add_bypassed(struct tb_results *results, const uint8_t *datagram, si
     uint8_t *copy = row_at(results, row);
     memcpy(copy, datagram, size);
     copy[4] |= FLAG_BYPASSED;
-    seal(copy, size);
+    seal(results->key, copy, size);
     queue(results, row, size, shard);
 }
 
@@ -85,7 +91,7 @@ static void add_result(struct tb_results *results, const struct tb_headers *head
     at[36] = (uint8_t)results->number_format;
     put32(at + 40, (uint32_t)(headers->bitmap[i] >> 32));
     put32(at + 44, (uint32_t)headers->bitmap[i]);
-    seal(at, size);
+    seal(results->key, at, size);
     queue(results, row, size, shard);
 }
 

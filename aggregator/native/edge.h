@@ -23,6 +23,7 @@ struct tb_results {
     int32_t fd;
     uint32_t island_id;
     uint32_t number_format;
+    const uint8_t *key; /* of the tags; NULL: there are none */
 };
 
 /* How many slots are in use over time: aggregator/occupancy.py says what a sample is. */

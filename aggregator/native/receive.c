@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "crc32.h"
+#include "tag.h"
 
 #define HEADER_BYTES 64u
 #define CHECKSUM_AT 60u
@@ -71,6 +72,7 @@ static enum tb_refusal admit(const struct tb_shape *shape, const uint8_t *datagr
                              uint32_t source, struct header *header) {
     enum tb_refusal refusal = parse(datagram, size, header);
     if (refusal != TB_ADMITTED) return refusal;
+    if (shape->key && tb_tag(shape->key, datagram, size) != get64(datagram + TB_TAG_AT)) return TB_BAD_TAG;
     const struct tb_flow *flow = shape->flows, *end = shape->flows + shape->flow_count;
     while (flow < end && (flow->group != group || flow->source != source)) flow++;
     if (flow == end) return TB_BAD_GROUP;

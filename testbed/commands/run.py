@@ -92,6 +92,7 @@ def add_parser(commands: Any) -> None:
         default=defaults.number_format,
         help="fixed: exact integer sums; f32: for comparison, its sums depend on the order of arrival",
     )
+    option("--tags", action="store_true", help="give every packet a keyed tag, and refuse those without")
     option("--seed", type=whole_number(0), default=defaults.seed, help="seed of everything random")
     option("--out", type=Path, metavar="DIR", help="the run directory (default: runs/<UTC time>-<policy>)")
     option("--strict", action="store_true", help="exit 1 also when the median round is more than 5 %% off its plan")
@@ -112,6 +113,7 @@ def execute(arguments: argparse.Namespace) -> int:
         multicast=arguments.multicast,
         engine=arguments.engine,
         number_format=arguments.number_format,
+        tags=arguments.tags,
         edge=EdgeSettings(
             memory_gb=arguments.edge_memory_gb,
             collision=arguments.collision,

@@ -41,6 +41,7 @@ class RunSettings:
     multicast: str = "auto"
     engine: str = field(default_factory=default_engine)
     number_format: str = "fixed"
+    tags: bool = False
     edge: EdgeSettings = field(default_factory=EdgeSettings)
     seed: int = 1
     out: Path | None = None

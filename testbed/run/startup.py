@@ -1,9 +1,10 @@
 """Starting a run's processes and telling them what they need to know (docs/run-control.md)."""
 
 import math
+import secrets
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from agents.exchange_area import ExchangeArea, map_exchange_area
 from agents.fixed_point import scale_exponents
 from agents.workloads.interface import Setting, Workload
+from aggregator.wire.tag import KEY_BYTES
 from scheduler.topology import Topology
 from testbed.network import naming
 from testbed.network.emulated import EmulatedNetwork
@@ -41,6 +43,7 @@ class StartUp:
     network: EmulatedNetwork
     state: RunState
     log_dir: Path
+    tag_key: str = field(default_factory=lambda: secrets.token_hex(KEY_BYTES))
 
 
 @dataclass(frozen=True)
@@ -142,6 +145,7 @@ def _set_up(start_up: StartUp, process: Process) -> dict[str, Any]:
         "values_per_chunk": framing.values_per_chunk,
     }
     number_format = NUMBER_FORMATS[settings.number_format]
+    tag_key = start_up.tag_key if settings.tags else ""
     area = {
         "exchange_area": str(_area_path(start_up, island)),
         "depth": EXCHANGE_DEPTH,
@@ -165,6 +169,7 @@ def _set_up(start_up: StartUp, process: Process) -> dict[str, Any]:
             "late_policy": settings.edge.late,
             "deadline_policy": settings.edge.deadline,
             "slots_per_source": max(1, int(share * slots)) if share < 1 else None,
+            "tag_key": tag_key,
             "engine_load_s": settings.scale.emulated_ns(settings.edge.engine_load_time_s * 1e3) / 1e9,
         }
     if process.role == "dataplane":
@@ -173,6 +178,7 @@ def _set_up(start_up: StartUp, process: Process) -> dict[str, Any]:
             | area
             | {
                 "islands": len(island_ids),
+                "tag_key": tag_key,
                 "shard": SHARD,
                 "shard_values": [framing.values],
                 "address": naming.host_address(island_id),

@@ -176,6 +176,7 @@ class Host:
             islands=3,
             depth=2,
             number_format=0,
+            tag_key="",
         )
         assert self.ask("epoch", epoch=EPOCH, phases=PHASES) == {"type": "epoch_ready", "epoch": EPOCH}
 

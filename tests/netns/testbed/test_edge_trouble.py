@@ -185,6 +185,14 @@ def test_contributions_pass_through_while_the_engine_loads(tmp_path: Path) -> No
     assert finished.document["exact"] is True
 
 
+def test_tagged_packets_are_exact_and_all_taken(tmp_path: Path) -> None:
+    options = ("--rounds", "2", "--tags", "--policy", "triangles", "--memory-gb", "0", "--deadline", "adaptive")
+    finished = run_json(tmp_path / "run", "--workload", "synthetic", *options)
+    assert finished.code == 0, finished.errors
+    assert finished.document["contributions"]["lost"] == 0
+    assert finished.document["exact"] is True
+
+
 def test_f32_says_that_it_depends_on_the_order(tmp_path: Path) -> None:
     finished = run_json(tmp_path / "run", "--workload", "synthetic", "--rounds", "2", "--number-format", "f32")
     assert finished.code == 0, finished.errors
