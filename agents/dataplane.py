@@ -25,6 +25,7 @@ from agents.sending import RoundPackets, destination, open_sender, probe_packet,
 from agents.shard import Shard, make_shard
 from aggregator.wire.control import Channel, Message, inherited
 from aggregator.wire.packet import HEADER_BYTES, PacketError, parse_packet
+from aggregator.wire.tag import parse_key
 
 PRIORITY = 4
 PACER_PRIORITY = 40
@@ -65,12 +66,22 @@ class _Round:
 class DataPlane:
     """One host: its sockets, its packets and the round at hand."""
 
-    def __init__(self, channel: Channel, shard: Shard, address: str, area: ExchangeArea) -> None:
+    def __init__(
+        self,
+        channel: Channel,
+        shard: Shard,
+        address: str,
+        area: ExchangeArea,
+        number_format: int,
+        key: bytes | None,
+    ) -> None:
         """Raises OSError if the sockets cannot be had."""
         self._channel = channel
         self._shard = shard
         self._area = area
-        self._packets = RoundPackets(shard)
+        self._number_format = number_format
+        self._key = key
+        self._packets = RoundPackets(shard, number_format, key)
         self._receiver = open_receiver(address)
         self._sender = open_sender(address)
         self._pacer = Pacer(self._sender.fileno(), PACER_PRIORITY)
@@ -140,7 +151,7 @@ class DataPlane:
         """Send a probe on each group of the epoch; returns how many."""
         groups = {phase.group for phase in self._epochs[epoch] if phase.group is not None}
         for group in sorted(groups):
-            packet = probe_packet(self._shard, epoch, probe, group, time.monotonic_ns())
+            packet = probe_packet(self._shard, epoch, probe, group, time.monotonic_ns(), self._key)
             self._sender.sendto(packet, destination(group))
         return len(groups)
 
@@ -155,6 +166,7 @@ class DataPlane:
             phase.expected,
             self._area.summed[row, self._shard.value_slice],
             self._area.bitmaps[row, self._shard.chunk_slice],
+            self._number_format,
         )
         if phase.group is not None:
             self._packets.build(self._area.sent[row, self._shard.value_slice], epoch, number)
@@ -182,7 +194,7 @@ class DataPlane:
                 return
             datagram = self._buffer[:size]
             try:
-                header = parse_packet(datagram)
+                header = parse_packet(datagram, self._key)
             except PacketError:
                 self._refused += 1
                 continue
@@ -261,7 +273,8 @@ def _set_up(channel: Channel, message: Message) -> DataPlane:
     values_per_chunk: int = message["values_per_chunk"]
     shard = make_shard(message["job"], message["island_id"], message["shard"], shard_values, values_per_chunk)
     area = map_exchange_area(Path(message["exchange_area"]), message["depth"], sum(shard_values), values_per_chunk)
-    return DataPlane(channel, shard, message["address"], area)
+    key = parse_key(message["tag_key"])
+    return DataPlane(channel, shard, message["address"], area, message["number_format"], key)
 
 
 def main() -> int:

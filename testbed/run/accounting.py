@@ -8,6 +8,7 @@ from testbed.links.interface import DirectionCounters
 from testbed.network import naming
 from testbed.run.frames import Framing
 from testbed.run.program import Epoch
+from testbed.run.rounds import RoundRecord
 
 TOLERANCE_SHARE = 0.02
 UNPLANNED_BYTES = 10_000  # address resolution and membership reports of a whole run
@@ -48,6 +49,21 @@ def planned_bytes(
         for island_name in receiving:
             streams[naming.edge_name(island_name), naming.host_name(island_name)] += 1
     return {direction: count * framing.wire_bytes for direction, count in streams.items()}
+
+
+def unsummed_bytes(records: Sequence[RoundRecord], framing: Framing) -> dict[tuple[str, str], int]:
+    """On-wire bytes on access links beyond one stream per island and round, for what its edge had to send unsummed.
+
+    What a short pool, a loading engine or a failed one lets through is no error of the links.
+    """
+    extra: dict[tuple[str, str], int] = {}
+    for record in records:
+        for island, report in record.done.items():
+            frames = report["complete"] + report["partial"] + report["bypassed"] - report["chunks"]
+            if report["bypassed"] and frames > 0:
+                direction = naming.edge_name(island), naming.host_name(island)
+                extra[direction] = extra.get(direction, 0) + frames * framing.full_frame_bytes
+    return extra
 
 
 def link_loads(

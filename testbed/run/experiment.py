@@ -25,7 +25,7 @@ from testbed.multicast.planes import choose_plane
 from testbed.network import naming
 from testbed.network.emulated import build_network, emulated_links
 from testbed.policies import find_policy
-from testbed.run.accounting import link_loads, planned_bytes
+from testbed.run.accounting import link_loads, planned_bytes, unsummed_bytes
 from testbed.run.frames import Framing, frame_payload
 from testbed.run.machine import check_machine
 from testbed.run.probing import probe_trees
@@ -33,7 +33,7 @@ from testbed.run.processes import Fleet
 from testbed.run.program import Epoch, make_epoch
 from testbed.run.rounds import TRAINING_TIMEOUT_S, RoundRecord, run_rounds
 from testbed.run.rundir import RunDirectory, check_run_directory, make_run_directory
-from testbed.run.settings import RunSettings
+from testbed.run.settings import NUMBER_FORMATS, RunSettings
 from testbed.run.startup import StartUp, announce_epoch, memory_budget, start_processes
 from testbed.run.state import RunState, mark_run, new_run, release_run
 from testbed.run.summary import Outcome, summarise
@@ -84,10 +84,7 @@ def prepare(settings: RunSettings) -> Prepared:
         workload = load_workload(settings.workload)
     except ValueError as error:
         raise TestbedError(f"--workload: {error}") from error
-    try:
-        make_engine(settings.engine)
-    except EngineError as error:
-        raise TestbedError(f"--engine: {error}") from error
+    _check_engine(settings)
     check_run_directory(settings.out)
     policy = find_policy(settings.policy)
     plan = make_plan(topology, policy, memory_gb=settings.memory_gb, payload_gb=settings.payload_gb)
@@ -106,6 +103,21 @@ def prepare(settings: RunSettings) -> Prepared:
     link_kind = choose_link_kind(settings.links, links)
     plane = choose_plane(settings.multicast, topology, epoch.trees.values())
     return Prepared(settings, topology, plan, framing, epoch, workload, links, link_kind, plane)
+
+
+def _check_engine(settings: RunSettings) -> None:
+    """Raise TestbedError unless the engine is there and can do what is asked."""
+    try:
+        capabilities = make_engine(settings.engine).capabilities()
+    except EngineError as error:
+        raise TestbedError(f"--engine: {error}") from error
+    if settings.edge.collision not in capabilities.collision_policies:
+        known = ", ".join(capabilities.collision_policies)
+        raise TestbedError(f"--collision {settings.edge.collision}: engine {settings.engine} has only {known}")
+    if NUMBER_FORMATS[settings.number_format] not in capabilities.number_formats:
+        raise TestbedError(f"--number-format {settings.number_format}: engine {settings.engine} cannot add it")
+    if settings.edge.slots_per_source > 1:
+        raise TestbedError(f"--slots-per-source {settings.edge.slots_per_source:g}: a share is at most 1")
 
 
 @contextmanager
@@ -161,13 +173,18 @@ def _run(prepared: Prepared, state: RunState, run_dir: RunDirectory, console: Co
             started.areas,
             settings.rounds,
             settings.scale.time_dilation,
+            NUMBER_FORMATS[settings.number_format],
             lambda record: _report_round(record, prepared, run_dir, console),
         )
         counters_after = network.links.counters()
         fleet.send(fleet.of("trainer"), "evaluate")
         evaluated = fleet.gather(fleet.of("trainer"), "evaluated", TRAINING_TIMEOUT_S * settings.scale.time_dilation)
         planned = planned_bytes(epoch, topology, prepared.framing, [record.phase for record in records])
+        for direction, extra in unsummed_bytes(records, prepared.framing).items():
+            planned[direction] += extra
         run_dir.rounds(records, settings.scale)
+        memory = memory_budget(topology, settings, prepared.framing)
+        run_dir.memory(records, settings.scale, memory.slot_bytes)
         run_dir.event("finished", rounds=len(records))
         return summarise(
             Outcome(
@@ -176,7 +193,7 @@ def _run(prepared: Prepared, state: RunState, run_dir: RunDirectory, console: Co
                 records=records,
                 loads=link_loads(planned, counters_before, counters_after),
                 evaluations={process.island: evaluated[process] for process in fleet.of("trainer")},
-                memory=memory_budget(topology, settings, prepared.framing),
+                memory=memory,
                 links_kind=prepared.link_kind.name,
                 multicast_plane=prepared.plane.name,
                 run_dir=str(run_dir.path),
@@ -188,7 +205,8 @@ def _run(prepared: Prepared, state: RunState, run_dir: RunDirectory, console: Co
 def _report_round(record: RoundRecord, prepared: Prepared, run_dir: RunDirectory, console: Console) -> None:
     scale, rounds = prepared.settings.scale, prepared.settings.rounds
     expected, delivered = record.total("expected"), record.total("delivered")
-    verdict = "sums exact" if record.exact else "SUMS WRONG"
+    right = "exact" if prepared.settings.number_format == "fixed" else "right but for rounding"
+    verdict = f"sums {right}" if record.exact else "SUMS WRONG"
     verdict += ", digests equal" if record.digests_equal else ", DIGESTS DIFFER"
     console.print(
         f"round {record.number + 1:>{len(str(rounds))}}/{rounds}: "
@@ -196,6 +214,9 @@ def _report_round(record: RoundRecord, prepared: Prepared, run_dir: RunDirectory
         f"+ {scale.undilated_ms(record.packetisation_ns):.1f}, ratio {record.ratio:.3f}, "
         f"{delivered} of {expected} contributions, {verdict}"
     )
+    for restart in record.restarts:
+        console.print(f"{restart.process} ended ({restart.how}); started again within {restart.outage_s:.2f} s")
+        run_dir.event("restart", **vars(restart))
     run_dir.event(
         "round",
         round=record.number,
@@ -206,6 +227,7 @@ def _report_round(record: RoundRecord, prepared: Prepared, run_dir: RunDirectory
         exact=record.exact,
         digests_equal=record.digests_equal,
         done=record.done,
-        retired=record.retired,
+        retired=record.retired_without_occupancy(),
+        prepared=record.ready,
         applied=record.applied,
     )

@@ -1,20 +1,24 @@
 """The processes of a run and the talk with them (docs/run-control.md)."""
 
 import os
+import select
 import selectors
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from aggregator.wire import control
 from testbed.errors import RunFailed
+from testbed.run.supervision import Restart, Script
 
 RUN_ID_VARIABLE = "TESTBED_RUN"
 STOP_TIMEOUT_S = 3.0
+RESTART_TIMEOUT_S = 10.0
+MAX_RESTARTS = 5  # of one process in a run: one that dies over and over does not get better
 
 # One thread for linear algebra and fixed hashing, so that the same training gives the same bits everywhere.
 _PINNED = {
@@ -57,10 +61,13 @@ def spawn(role: str, module: str, island: str, namespace_pid: int | None, run_id
     """
     ours, theirs = control.pair()
     command = ["setpriv", "--pdeathsig", "KILL"]
+    if role == "edge":
+        # One that is started again in the middle of a round must not wait for the training.
+        command += ["nice", "-n", "-10"]
     if namespace_pid is not None:
         command += ["nsenter", f"--net=/proc/{namespace_pid}/ns/net"]
     command += python_command(module, "--control-fd", str(theirs.fileno()))
-    with (log_dir / f"{role}-{island}.log").open("wb") as log:
+    with (log_dir / f"{role}-{island}.log").open("ab") as log:
         popen = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -75,16 +82,27 @@ def spawn(role: str, module: str, island: str, namespace_pid: int | None, run_id
 
 
 class Fleet:
-    """All processes of a run. Messages of a process that nobody waits for yet are kept for later."""
+    """All processes of a run. Messages of a process that nobody waits for yet are kept for later.
+
+    A process that was added with `start_again` is supervised: when it ends it is started again and told all that its
+    predecessor was told; what that had not answered is answered by its successor. A process is known by role and
+    island, so either of the two stands for both.
+    """
 
     def __init__(self, log_dir: Path) -> None:
         self._log_dir = log_dir
         self._processes: list[Process] = []
         self._waiting: dict[Process, list[control.Message]] = {}
         self._selector = selectors.DefaultSelector()
+        self._start_again: dict[Process, Callable[[], Process]] = {}
+        self._scripts: dict[Process, Script] = {}
+        self.restarts: list[Restart] = []
 
-    def add(self, process: Process) -> None:
+    def add(self, process: Process, start_again: Callable[[], Process] | None = None) -> None:
         self._processes.append(process)
+        if start_again is not None:
+            self._start_again[process] = start_again
+            self._scripts[process] = Script()
         self._waiting[process] = []
         self._selector.register(process.channel, selectors.EVENT_READ, process)
 
@@ -102,10 +120,13 @@ class Fleet:
             self._send(process, kind, fields)
 
     def _send(self, process: Process, kind: str, fields: Mapping[str, object]) -> None:
+        process = self._present(process)
+        if process in self._scripts:
+            self._scripts[process].sent(kind, fields)
         try:
             process.channel.send(kind, **fields)
-        except OSError as error:
-            raise self._death(process) from error
+        except OSError:
+            self._replace(process)
 
     def gather(self, processes: Iterable[Process], kind: str, timeout_s: float) -> dict[Process, control.Message]:
         """Wait for a message of one kind from each process.
@@ -127,7 +148,8 @@ class Fleet:
             if remaining <= 0:
                 silent = ", ".join(process.name for process in wanted if process not in answers)
                 raise RunFailed(f"no {kind!r} from {silent} within {timeout_s:.0f} s; see {self._log_dir}")
-            for key, _ in self._selector.select(remaining):
+            # One at a time: taking a message may start a process again, which ends the channel of its predecessor.
+            for key, _ in self._selector.select(remaining)[:1]:
                 self._receive(key.data)
 
     def _take(self, process: Process, kind: str) -> control.Message | None:
@@ -140,18 +162,58 @@ class Fleet:
     def _receive(self, process: Process) -> None:
         message = process.channel.receive()
         if message is None:
-            raise self._death(process)
-        if message["type"] == "error":
-            raise RunFailed(f"{process.name}: {message['message']}")
+            self._replace(process)
+            return
+        self._check(process, message)
+        if process in self._scripts:
+            self._scripts[process].received(message["type"])
         self._waiting[process].append(message)
 
-    def _death(self, process: Process) -> RunFailed:
+    def _check(self, process: Process, message: control.Message) -> None:
+        if message["type"] == "error":
+            raise RunFailed(f"{process.name}: {message['message']}")
+
+    def _present(self, process: Process) -> Process:
+        """The living process of that name."""
+        return self._processes[self._processes.index(process)]
+
+    def _replace(self, ended: Process) -> None:
+        """Start a supervised process again and bring it to where it was. Raises RunFailed if that cannot be done."""
+        began = time.monotonic()
+        script = self._scripts.get(ended)
+        times = sum(restart.process == ended.name for restart in self.restarts)
+        if script is None or not script.set_up or times == MAX_RESTARTS:
+            raise RunFailed(f"{ended.name} ended in the middle of the run ({self._end_of(ended)}); see {self._log_dir}")
+        self._selector.unregister(ended.channel)
+        ended.channel.close()
+        how = self._end_of(ended)
+        fresh = self._start_again[ended]()
+        self._processes[self._processes.index(ended)] = fresh
+        self._selector.register(fresh.channel, selectors.EVENT_READ, fresh)
+        for request in list(script.requests):
+            answer = self._ask(fresh, request.kind, request.fields)
+            if answer["type"] == request.answer and not request.answered:
+                script.received(answer["type"])
+                self._waiting[fresh].append(answer)
+        self.restarts.append(Restart(ended.name, how, time.monotonic() - began))
+
+    def _ask(self, process: Process, kind: str, fields: Mapping[str, object]) -> control.Message:
+        answer = None
+        with suppress(OSError):
+            process.channel.send(kind, **fields)
+            if select.select([process.channel], [], [], RESTART_TIMEOUT_S)[0]:
+                answer = process.channel.receive()
+        if answer is None:
+            raise RunFailed(f"{process.name} could not be started again; see {self._log_dir}")
+        self._check(process, answer)
+        return answer
+
+    def _end_of(self, process: Process) -> str:
         try:
             status = process.popen.wait(STOP_TIMEOUT_S)
-            how = f"signal {-status}" if status < 0 else f"exit status {status}"
+            return f"signal {-status}" if status < 0 else f"exit status {status}"
         except subprocess.TimeoutExpired:
-            how = "channel closed"
-        return RunFailed(f"{process.name} ended in the middle of the run ({how}); see {self._log_dir}")
+            return "channel closed"
 
     def stop(self) -> None:
         """Ask every process to end, then make them. Safe to call twice."""

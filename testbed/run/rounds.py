@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from agents.exchange_area import ExchangeArea
 from testbed.run.processes import Fleet
 from testbed.run.program import Epoch
+from testbed.run.supervision import Restart
 from testbed.run.verification import check_round
 
 START_MARGIN_NS = 20_000_000  # from the moment all are ready to the announced start
@@ -20,7 +21,10 @@ ANSWER_TIMEOUT_S = 30.0
 
 @dataclass(frozen=True)
 class RoundRecord:
-    """One round as it was: times in emulated ns; `done` and `retired` are the processes' own reports by island."""
+    """One round as it was: times in emulated ns; `ready`, `done`, `retired`, `applied` are the processes' own reports.
+
+    `restarts`: processes that were started again since the round before. `exact`: in f32, within rounding.
+    """
 
     number: int
     epoch: int
@@ -29,9 +33,11 @@ class RoundRecord:
     completion_ns: int
     planned_ns: int
     packetisation_ns: int
+    ready: dict[str, dict[str, Any]]
     done: dict[str, dict[str, Any]]
     retired: dict[str, dict[str, Any]]
     applied: dict[str, dict[str, Any]]
+    restarts: tuple[Restart, ...]
     exact: bool
     digests_equal: bool
     mixing: NDArray[np.float64]
@@ -39,6 +45,13 @@ class RoundRecord:
     @property
     def ratio(self) -> float:
         return self.completion_ns / (self.planned_ns + self.packetisation_ns)
+
+    def retired_without_occupancy(self) -> dict[str, dict[str, Any]]:
+        """The edges' reports but for what memory.csv holds."""
+        return {
+            island: {name: value for name, value in report.items() if name != "occupancy"}
+            for island, report in self.retired.items()
+        }
 
     def total(self, field: str) -> int:
         """Sum of a counter of `done` over all islands."""
@@ -51,6 +64,7 @@ def run_rounds(
     areas: Sequence[ExchangeArea],
     rounds: int,
     time_dilation: float,
+    number_format: int,
     on_round: Callable[[RoundRecord], None],
 ) -> list[RoundRecord]:
     """Run `rounds` rounds of `epoch` and check each. Raises RunFailed."""
@@ -59,11 +73,12 @@ def run_rounds(
     answer_timeout_s = ANSWER_TIMEOUT_S * time_dilation
     records: list[RoundRecord] = []
     next_start_ns = 0
+    restarts = 0
     fleet.send(trainers, "train", round=0, epoch=epoch.number, phase=epoch.phase_of(0))
     for number in range(rounds):
         position = epoch.phase_of(number)
         phase = epoch.phases[position]
-        fleet.gather(trainers, "ready", training_timeout_s)
+        ready = fleet.gather(trainers, "ready", training_timeout_s)
         fleet.send([*edges, *data_planes], "arm", round=number, epoch=epoch.number, phase=position)
         fleet.gather([*edges, *data_planes], "armed", answer_timeout_s)
         start_ns = max(next_start_ns, time.monotonic_ns() + START_MARGIN_NS)
@@ -79,7 +94,7 @@ def run_rounds(
         if number + 1 < rounds:
             fleet.send(trainers, "train", round=number + 1, epoch=epoch.number, phase=epoch.phase_of(number + 1))
         members = {island_id: epoch.members(position, name) for name, island_id in epoch.island_ids.items()}
-        check = check_round(areas, members, number)
+        check = check_round(areas, members, number, number_format)
         digests = {process.island: message["digest"] for process, message in applied.items()}
         record = RoundRecord(
             number=number,
@@ -89,13 +104,16 @@ def run_rounds(
             completion_ns=max(message["completed_ns"] for message in done.values()) - start_ns,
             planned_ns=phase.planned_ns,
             packetisation_ns=phase.packetisation_ns,
+            ready={process.island: message for process, message in ready.items()},
             done={process.island: message for process, message in done.items()},
             retired={process.island: message for process, message in retired.items()},
             applied={process.island: message for process, message in applied.items()},
+            restarts=tuple(fleet.restarts[restarts:]),
             exact=check.exact,
             digests_equal=all(len({digests[member] for member in clique}) == 1 for clique in phase.cliques),
             mixing=check.mixing,
         )
+        restarts = len(fleet.restarts)
         records.append(record)
         on_round(record)
     return records

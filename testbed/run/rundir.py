@@ -78,6 +78,18 @@ class RunDirectory:
                     ]
                 )
 
+    def memory(self, records: Sequence[RoundRecord], scale: Scale, slot_bytes: int) -> None:
+        """Write memory.csv: the slots in use at each edge over time, from each round's start on, undilated."""
+        with (self.path / "memory.csv").open("w", encoding="utf-8", newline="") as file:
+            table = csv.writer(file)
+            table.writerow(("round", "island", "ms", "slots", "memory_gb"))
+            for record in records:
+                for island, report in sorted(record.retired.items()):
+                    for time_ns, slots in report["occupancy"]:
+                        ms = scale.undilated_ms(time_ns - record.start_ns)
+                        memory_gb = scale.full_size_gb(slots * slot_bytes)
+                        table.writerow((record.number, island, round(ms, 3), slots, round(memory_gb, 6)))
+
     def summary(self, summary: dict[str, Any]) -> None:
         self._write_json("summary.json", summary)
 

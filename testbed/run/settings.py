@@ -7,6 +7,23 @@ from aggregator.engines import default_engine
 from testbed.scale import Scale
 
 REFERENCE_PAYLOAD_GB = 1.692  # fitted, together with the delays of nine-city
+NUMBER_FORMATS = {"fixed": 0, "f32": 1}  # as in docs/wire-format.md
+
+
+@dataclass(frozen=True)
+class EdgeSettings:
+    """What the aggregators do; docs/aggregator.md explains the policies.
+
+    `memory_gb`: memory that they really have; None: what the plan counts on. `slots_per_source`: share of the slots
+    that the contributions of one island may take. `engine_load_time_s`: how long the engine loads before it begins.
+    """
+
+    memory_gb: float | None = None
+    collision: str = "bypass-new"
+    late: str = "bypass"
+    deadline: str = "fixed"
+    slots_per_source: float = 1.0
+    engine_load_time_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -23,6 +40,9 @@ class RunSettings:
     links: str = "auto"
     multicast: str = "auto"
     engine: str = field(default_factory=default_engine)
+    number_format: str = "fixed"
+    tags: bool = False
+    edge: EdgeSettings = field(default_factory=EdgeSettings)
     seed: int = 1
     out: Path | None = None
     strict: bool = False

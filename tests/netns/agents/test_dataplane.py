@@ -175,6 +175,8 @@ class Host:
             exchange_area=str(directory / "area"),
             islands=3,
             depth=2,
+            number_format=0,
+            tag_key="",
         )
         assert self.ask("epoch", epoch=EPOCH, phases=PHASES) == {"type": "epoch_ready", "epoch": EPOCH}
 

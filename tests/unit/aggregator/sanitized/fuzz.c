@@ -59,6 +59,7 @@ static bool right(const struct tb_headers *out, size_t row, const int32_t *paylo
 static int fuzz_engine(unsigned steps) {
     struct tb_config config = {.slots = 1 + draw(40), .values_per_chunk = VALUES, .max_batch = 1 + draw(10)};
     config.index_entries = 256;
+    config.slots_per_source = 1 + draw(40);
     config.hash_key = state;
     config.reordering_ns = draw(500);
     config.evict_old = (uint8_t)draw(2);
