@@ -4,6 +4,8 @@ import argparse
 import math
 from collections.abc import Callable
 
+from testbed.scale import Scale
+
 
 def number(at_least: float | None = None, above: float | None = None) -> Callable[[str], float]:
     """A finite number within bounds."""
@@ -35,6 +37,26 @@ def whole_number(at_least: int) -> Callable[[str], int]:
         return value
 
     return parse
+
+
+def add_network_options(parser: argparse.ArgumentParser) -> None:
+    """The options that say which network is built, and how it is scaled."""
+    option = parser.add_argument
+    option("--topology", default="nine-city", metavar="NAME|FILE", help="built-in topology or a topology file")
+    option("--links", default="auto", metavar="KIND", help="how links are emulated: auto or delayline")
+    option(
+        "--rate-scale",
+        type=number(above=0),
+        default=Scale().rate_scale,
+        help="factor on rates, payload and memory, so that they fit this machine",
+    )
+    option(
+        "--time-dilation",
+        type=number(at_least=1),
+        default=Scale().time_dilation,
+        help="factor on all times, for slow machines; results are printed undilated",
+    )
+    option("--seed", type=whole_number(0), default=1, help="seed of everything random")
 
 
 def _bound(at_least: float | None, above: float | None) -> str:

@@ -1,9 +1,7 @@
 """One experiment from its settings to its summary: plan, build, prove, run, measure, clean up."""
 
-import signal
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,13 +15,13 @@ from aggregator.engines import make_engine
 from scheduler.plan import Plan, plan_to_json
 from scheduler.planner import plan as make_plan
 from scheduler.topology import Topology
-from testbed.errors import TestbedError
+from testbed.errors import RunFailed, TestbedError
 from testbed.links.interface import Link, LinkKind
 from testbed.links.kinds import choose_link_kind
 from testbed.multicast.interface import MulticastPlane
 from testbed.multicast.planes import choose_plane
 from testbed.network import naming
-from testbed.network.emulated import build_network, emulated_links
+from testbed.network.emulated import EmulatedNetwork, build_network, emulated_links
 from testbed.run.accounting import link_loads, planned_bytes
 from testbed.run.frames import Framing, frame_payload
 from testbed.run.machine import check_machine
@@ -34,10 +32,11 @@ from testbed.run.rounds import TRAINING_TIMEOUT_S, RoundRecord, run_rounds
 from testbed.run.rundir import RunDirectory, check_run_directory, make_run_directory
 from testbed.run.settings import RunSettings
 from testbed.run.startup import StartUp, announce_epoch, memory_budget, start_processes
-from testbed.run.state import RunState, mark_run, new_run, release_run
+from testbed.run.state import RunState, marked_run
 from testbed.run.summary import Outcome, summarise
 from testbed.topology.files import topology_to_json
 from testbed.topology.load import load_topology
+from testbed.verify.check import check_links_quickly
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,7 @@ def run_experiment(settings: RunSettings, console: Console) -> dict[str, Any]:
         f"T = {prepared.plan.round_time_ms:.1f} ms; links {prepared.link_kind.name}, multicast {prepared.plane.name}"
     )
     run_dir = make_run_directory(settings.out, settings.policy)
-    with _marked_run(run_dir) as state:
+    with marked_run(run_dir.path, run_dir.give_to_caller) as state:
         run_dir.manifest(settings, state.run_id, topology_to_json(prepared.topology), plan_to_json(prepared.plan))
         run_dir.event("planned", policy=settings.policy, round_time_ms=prepared.plan.round_time_ms)
         summary = _run(prepared, state, run_dir, console)
@@ -106,21 +105,6 @@ def prepare(settings: RunSettings) -> Prepared:
     return Prepared(settings, topology, plan, framing, epoch, workload, links, link_kind, plane)
 
 
-@contextmanager
-def _marked_run(run_dir: RunDirectory) -> Iterator[RunState]:
-    """Mark the run on the machine; on the way out nothing of it remains, however it ended."""
-    state = new_run()
-    try:
-        mark_run(state, run_dir.path)
-        yield state
-    finally:
-        # The user's second Ctrl-C must not stop the clean-up that the first one started.
-        previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
-        release_run(state.run_id)
-        run_dir.give_to_caller()
-        signal.signal(signal.SIGINT, previous)
-
-
 def _run(prepared: Prepared, state: RunState, run_dir: RunDirectory, console: Console) -> dict[str, Any]:
     settings, topology, epoch = prepared.settings, prepared.topology, prepared.epoch
     began = time.monotonic()
@@ -136,6 +120,7 @@ def _run(prepared: Prepared, state: RunState, run_dir: RunDirectory, console: Co
             f"{len(set(epoch.trees.values()))} trees in {(time.monotonic() - built) * 1e3:.0f} ms"
         )
         run_dir.event("network_built", nodes=len(network.pids), links=len(prepared.links))
+        _check_links(prepared, network, run_dir, console)
 
         fleet = Fleet(run_dir.logs)
         undo.callback(fleet.stop)
@@ -181,6 +166,21 @@ def _run(prepared: Prepared, state: RunState, run_dir: RunDirectory, console: Co
                 warnings=started.warnings,
             )
         )
+
+
+def _check_links(prepared: Prepared, network: EmulatedNetwork, run_dir: RunDirectory, console: Console) -> None:
+    """Raises RunFailed, before any traffic, if a link is not what was asked."""
+    began = time.monotonic()
+    findings = check_links_quickly(prepared.links, network.pids, prepared.settings.scale)
+    run_dir.event("links_checked", links=[finding.to_json() for finding in findings])
+    wrong = [finding for finding in findings if not finding.ok]
+    if wrong:
+        others = f" ({len(wrong) - 1} more directions are wrong, see events.jsonl)" if len(wrong) > 1 else ""
+        raise RunFailed(
+            f"link {wrong[0].link}: {'; '.join(wrong[0].wrong)}{others}; testbed verify measures them all; on a busy "
+            "machine try a larger --time-dilation"
+        )
+    console.print(f"links: {len(findings)} directions are what was asked, checked in {time.monotonic() - began:.2f} s")
 
 
 def _report_round(record: RoundRecord, prepared: Prepared, run_dir: RunDirectory, console: Console) -> None:
