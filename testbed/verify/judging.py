@@ -82,7 +82,9 @@ def judge(
             wrong.append(f"rate is {rate_gbps:.4g} Gbit/s, asked {_full_rate_gbps(asked, scale):.4g} ({off:+.1%})")
     else:
         measurable = mean_loss(asked) <= _MOST_LOSS and asked.queue_bytes >= LEAST_QUEUE_BYTES
-        (wrong if measurable and tolerance.rate_must_be_measured else notes).append(f"rate not measured: {saturation.reason}")
+        (wrong if measurable and tolerance.rate_must_be_measured else notes).append(
+            f"rate not measured: {saturation.reason}"
+        )
     measured = {
         "one_way_delay_ms": delay,
         "rate_gbps": rate_gbps,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from testbed.links.interface import FRAME_BYTES, Direction
-from testbed.verify.ports import SMALLEST_FRAME, Arrival, Port, Ports
+from testbed.verify.ports import SMALLEST_FRAME, Arrival, Frames, Port, Ports
 
 # Above everything that is not the testbed's own, below the links.
 _PRIORITY = 2
@@ -20,6 +20,7 @@ _LEAST_BURST_FRAMES, _MOST_BURST_FRAMES = 24, 512
 # A queue that does not hold the burst is kept full instead: frames come faster than the rate by this.
 _OVERDRIVE = 1.25
 _FRAMES_IN_QUEUE = 8
+_STRETCHES = 12
 # A sender that takes longer than this share of the time on the line may be what set the pace.
 _SENDER_SHARE = 0.97
 # With less queue a line cannot be kept busy from outside.
@@ -112,6 +113,7 @@ def measure_light_load(ports: Ports, directions: Sequence[Direction], effort: Ef
 def measure_saturation(ports: Ports, directions: Sequence[Direction], effort: Effort) -> list[Saturation]:
     """Send bursts in all directions, one after another; of several bursts the median rate counts."""
     bursts = [_plan_burst(direction, effort.burst_ns) for direction in directions]
+    frames = [ports.of(index)[0].prepare(burst.frames, burst.size) for index, burst in enumerate(bursts)]
     found: list[list[Saturation]] = [[] for _ in directions]
     for _ in range(effort.bursts):
         took_ns = []
@@ -119,7 +121,7 @@ def measure_saturation(ports: Ports, directions: Sequence[Direction], effort: Ef
             began_ns = time.monotonic_ns()
             for index, burst in enumerate(bursts):
                 _sleep_until(began_ns + index * effort.spacing_ns)
-                took_ns.append(_send_burst(ports.of(index)[0], burst) if burst.size else 0)
+                took_ns.append(_send_burst(frames[index], burst) if burst.frames else 0)
         _await_last(directions, [burst.size * burst.frames for burst in bursts])
         for index, (burst, direction) in enumerate(zip(bursts, directions, strict=True)):
             sender, receiver = ports.of(index)
@@ -178,34 +180,41 @@ def _plan_burst(direction: Direction, burst_ns: int) -> _Burst:
     if size * (frames - 1) <= direction.queue_bytes:
         return _Burst(size, frames, frames, 0.0)
     if direction.queue_bytes < LEAST_QUEUE_BYTES:
-        return _Burst(0, 0, 0, 0.0)
+        return _Burst(SMALLEST_FRAME, 0, 0, 0.0)
     size = min(size, direction.queue_bytes // _FRAMES_IN_QUEUE)
     batch = direction.queue_bytes // size
     frames = max(int(min(line_bytes / size, 8 * _MOST_BURST_FRAMES) * _OVERDRIVE) // batch, 3) * batch
     return _Burst(size, frames, batch, serialisation_ns(batch * size, direction.rate_bps) / _OVERDRIVE)
 
 
-def _send_burst(sender: Port, burst: _Burst) -> int:
+def _send_burst(frames: Frames, burst: _Burst) -> int:
     """Returns how long sending took, in ns."""
     began_ns = time.monotonic_ns()
-    for number in range(burst.frames // burst.batch):
-        _sleep_until(began_ns + round(number * burst.every_ns))
-        sender.send_batch(number * burst.batch, burst.batch, burst.size)
+    due_ns: float = began_ns
+    for first in range(0, burst.frames, burst.batch):
+        # Not by sleeping: a queue so short would run empty while this process is woken up.
+        while time.monotonic_ns() < due_ns:
+            pass
+        due_ns = max(due_ns, time.monotonic_ns()) + burst.every_ns
+        frames.send(first, first + burst.batch)
     return time.monotonic_ns() - began_ns
 
 
 def _saturation(arrivals: Sequence[Arrival], burst: _Burst, direction: Direction, took_ns: int) -> Saturation:
-    if not burst.size:
+    if not burst.frames:
         return Saturation(None, 0, 0, f"a queue of {direction.queue_bytes} bytes holds too few frames to keep it busy")
     if len(arrivals) < 3:
         return Saturation(None, 0, len(arrivals), f"of {burst.frames} frames of a burst {len(arrivals)} arrived")
+    stamps_ns = np.array([arrival.arrived_ns - arrivals[0].arrived_ns for arrival in arrivals], float)
     if burst.fits:
         # Lost frames have used their time on the line, so that numbers count, not arrivals.
         places = np.array([arrival.number for arrival in arrivals], float)
+        per_frame_ns = float(np.polyfit(places, stamps_ns, 1)[0])
     else:
+        # A stall of the sender leaves a gap in one stretch, not in most of them.
         places = np.arange(len(arrivals)) / (1 - direction.loss)
-    stamps_ns = np.array([arrival.arrived_ns for arrival in arrivals], float)
-    per_frame_ns = float(np.polyfit(places, stamps_ns - stamps_ns[0], 1)[0])
+        ends = np.linspace(0, len(arrivals) - 1, min(_STRETCHES, len(arrivals) - 1) + 1).astype(int)
+        per_frame_ns = float(np.median(np.diff(stamps_ns[ends]) / np.diff(places[ends])))
     spent_ns = round(float(places[-1] - places[0]) * per_frame_ns)
     if per_frame_ns <= 0:
         return Saturation(None, spent_ns, len(arrivals), "frames of a burst arrived all at once, or out of order")

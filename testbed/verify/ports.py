@@ -103,28 +103,9 @@ class Port:
         with suppress(OSError):
             self._socket.send(head + _LONGEST_PADDING[: size - len(head)])
 
-    def send_batch(self, first: int, count: int, size: int) -> int:
-        """Send `count` frames of `size` bytes as fast as this machine can; returns how long it took, in ns.
-
-        Frames that the interface does not take are lost.
-        """
-        heads = ctypes.create_string_buffer(
-            b"".join(_head(self._tag, first + n, time.time_ns()) for n in range(count)), count * _HEAD_BYTES
-        )
-        padding = ctypes.create_string_buffer(max(size - _HEAD_BYTES, 1))
-        vectors = (_Vector * (2 * count))()
-        messages = (_BatchMessage * count)()
-        for n in range(count):
-            vectors[2 * n] = _Vector(ctypes.addressof(heads) + n * _HEAD_BYTES, _HEAD_BYTES)
-            vectors[2 * n + 1] = _Vector(ctypes.addressof(padding), size - _HEAD_BYTES)
-            messages[n].message.vectors = ctypes.addressof(vectors) + 2 * n * ctypes.sizeof(_Vector)
-            messages[n].message.vector_count = 2
-        began_ns = time.monotonic_ns()
-        sent = 0
-        while sent < count:
-            taken = _libc.sendmmsg(self._socket.fileno(), ctypes.byref(messages[sent]), count - sent, 0)
-            sent += max(taken, 1)
-        return time.monotonic_ns() - began_ns
+    def prepare(self, count: int, size: int) -> "Frames":
+        """Make `count` numbered frames of `size` bytes, to be sent as fast as this machine can."""
+        return Frames(self._socket.fileno(), b"".join(_head(self._tag, number, 0) for number in range(count)), size)
 
     def received_from(self, other: "Port") -> list[Arrival]:
         """The probes of the port at the other end that have arrived by now, in the order of arrival."""
@@ -145,6 +126,28 @@ class Port:
                 continue
             seconds, nanoseconds = _STAMP.unpack(ancillary[0][2])
             arrivals.append(Arrival(number, sent_ns, seconds * 1_000_000_000 + nanoseconds))
+
+
+class Frames:
+    """Frames ready to be sent: each its own head, all the same padding."""
+
+    def __init__(self, fd: int, heads: bytes, size: int) -> None:
+        self.count = len(heads) // _HEAD_BYTES
+        self._fd = fd
+        self._heads = ctypes.create_string_buffer(heads, len(heads))
+        self._padding = ctypes.create_string_buffer(max(size - _HEAD_BYTES, 1))
+        self._vectors = (_Vector * (2 * self.count))()
+        self._messages = (_BatchMessage * self.count)()
+        for n in range(self.count):
+            self._vectors[2 * n] = _Vector(ctypes.addressof(self._heads) + n * _HEAD_BYTES, _HEAD_BYTES)
+            self._vectors[2 * n + 1] = _Vector(ctypes.addressof(self._padding), size - _HEAD_BYTES)
+            self._messages[n].message.vectors = ctypes.addressof(self._vectors) + 2 * n * ctypes.sizeof(_Vector)
+            self._messages[n].message.vector_count = 2
+
+    def send(self, first: int, end: int) -> None:
+        """Send frames `first` up to `end`. What the interface does not take is lost."""
+        while first < end:
+            first += max(_libc.sendmmsg(self._fd, ctypes.byref(self._messages[first]), end - first, 0), 1)
 
 
 def _head(tag: bytes, number: int, sent_ns: int) -> bytes:

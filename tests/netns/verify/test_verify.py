@@ -43,7 +43,9 @@ def test_whole_nine_city_is_what_was_asked() -> None:
     for link in load_topology("nine-city").links:
         found = by_name[f"{link.source}>{link.target}"]
         assert found["asked"]["one_way_delay_ms"] == link.one_way_delay_ms
-        assert found["measured"]["one_way_delay_ms"]["median"] == pytest.approx(link.one_way_delay_ms, rel=0.01, abs=0.2)
+        assert found["measured"]["one_way_delay_ms"]["median"] == pytest.approx(
+            link.one_way_delay_ms, rel=0.01, abs=0.2
+        )
         assert found["measured"]["rate_gbps"] == pytest.approx(link.rate_gbps, rel=0.02)
         assert found["measured"]["lost"] == found["measured"]["reordered"] == 0
 
@@ -112,9 +114,7 @@ WRONG = {
 
 def test_every_kind_of_change_behind_a_links_back_is_found(tmp_path: Path) -> None:
     path = tmp_path / "line.json"
-    edges = [
-        {"source": a, "target": b, "one_way_delay_ms": 5, "rate_gbps": 100} for a, b in pairwise("abcdefgh")
-    ]
+    edges = [{"source": a, "target": b, "one_way_delay_ms": 5, "rate_gbps": 100} for a, b in pairwise("abcdefgh")]
     content = {"directed": False, "nodes": [{"id": name} for name in "abcdefgh"], "edges": edges}
     path.write_text(json.dumps(content), encoding="utf-8")
     with _network(str(path)) as (links, built):
@@ -147,7 +147,7 @@ def test_link_that_is_down_is_found(network: tuple[tuple[Link, ...], EmulatedNet
 
 
 # A link kind from another package, whose first link is not what was asked.
-LYING_KIND = '''
+LYING_KIND = """
 from dataclasses import replace
 
 from testbed.links.delayline import DelayLine
@@ -159,7 +159,7 @@ class LyingKind(DelayLine):
     def build(self, links, namespaces, run_id):
         late = replace(links[0].forward, one_way_delay_ns=links[0].forward.one_way_delay_ns + 3_000_000)
         return super().build([replace(links[0], forward=late), *links[1:]], namespaces, run_id)
-'''
+"""
 
 
 @pytest.fixture
