@@ -62,7 +62,8 @@ def judge(
     link: str, asked: Direction, light: LightLoad, saturation: Saturation, scale: Scale, tolerance: Tolerance
 ) -> Finding:
     """Compare one direction with what was asked of it."""
-    wrong, notes = [], []
+    wrong: list[str] = []
+    notes: list[str] = []
     wrong += _wrong_chances(asked, light)
     if not asked.reorder and light.reordered:
         wrong.append(f"{light.reordered} of {light.sent} frames were overtaken, none was asked to be")

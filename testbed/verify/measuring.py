@@ -4,7 +4,7 @@ import gc
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,7 +29,7 @@ LEAST_QUEUE_BYTES = _FRAMES_IN_QUEUE * SMALLEST_FRAME
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is measured: probes per direction and how far apart; bursts per direction, how long and how far apart."""
+    """How much is measured per direction: probes and how far apart; bursts, how long and how far apart."""
 
     probes: int
     interval_ns: int
@@ -73,10 +73,8 @@ def serialisation_ns(size: int, rate_bps: float) -> float:
 def undisturbed() -> Iterator[None]:
     """With real-time priority, if this process may, and without garbage collection."""
     before = os.sched_getscheduler(0), os.sched_getparam(0)
-    try:
+    with suppress(PermissionError):  # late probes then show as long delays, not as wrong medians
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(_PRIORITY))
-    except PermissionError:
-        pass  # late probes then show as long delays, not as wrong medians
     gc.disable()
     try:
         yield
@@ -111,7 +109,7 @@ def measure_light_load(ports: Ports, directions: Sequence[Direction], effort: Ef
 
 
 def measure_saturation(ports: Ports, directions: Sequence[Direction], effort: Effort) -> list[Saturation]:
-    """Send bursts in all directions, one after another; of several bursts the median rate counts."""
+    """Send bursts in all directions, one after another; several times."""
     bursts = [_plan_burst(direction, effort.burst_ns) for direction in directions]
     frames = [ports.of(index)[0].prepare(burst.frames, burst.size) for index, burst in enumerate(bursts)]
     found: list[list[Saturation]] = [[] for _ in directions]
@@ -126,7 +124,7 @@ def measure_saturation(ports: Ports, directions: Sequence[Direction], effort: Ef
         for index, (burst, direction) in enumerate(zip(bursts, directions, strict=True)):
             sender, receiver = ports.of(index)
             found[index].append(_saturation(receiver.received_from(sender), burst, direction, took_ns[index]))
-    return [_median(several) for several in found]
+    return [_settle(several, burst.fits) for several, burst in zip(found, bursts, strict=True)]
 
 
 def _probe_interval_ns(direction: Direction, effort: Effort) -> int:
@@ -223,9 +221,12 @@ def _saturation(arrivals: Sequence[Arrival], burst: _Burst, direction: Direction
     return Saturation(burst.size * 8e9 / per_frame_ns, spent_ns, len(arrivals))
 
 
-def _median(several: Sequence[Saturation]) -> Saturation:
+def _settle(several: Sequence[Saturation], fits: bool) -> Saturation:
+    """The median of several bursts; the fastest where the sender had to keep up, since its stalls only slow it down."""
     measured = sorted((one for one in several if one.rate_bps), key=lambda one: one.rate_bps or 0.0)
-    return measured[len(measured) // 2] if measured else several[0]
+    if not measured:
+        return several[0]
+    return measured[len(measured) // 2] if fits else measured[-1]
 
 
 def _await_last(directions: Sequence[Direction], sent_bytes: Sequence[int]) -> None:

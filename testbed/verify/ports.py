@@ -1,7 +1,7 @@
 """Packet sockets at the ends of links: numbered probe frames out, kernel receive stamps in.
 
-Frames are stamped by the kernel on arrival, so that reading them late is no error. They go to the address of LLDP, which no
-bridge forwards, and are told from all other traffic by a random tag.
+Frames are stamped by the kernel on arrival, so that reading them late is no error. They go to the address of LLDP,
+which no bridge forwards, and are told from all other traffic by a random tag.
 """
 
 import ctypes
@@ -109,7 +109,7 @@ class Port:
 
     def received_from(self, other: "Port") -> list[Arrival]:
         """The probes of the port at the other end that have arrived by now, in the order of arrival."""
-        arrivals = []
+        arrivals: list[Arrival] = []
         while True:
             try:
                 frame, ancillary, _, _ = self._socket.recvmsg(SMALLEST_FRAME, 64, socket.MSG_DONTWAIT)
