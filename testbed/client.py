@@ -1,7 +1,7 @@
 """Talks to a running experiment, as the command line does (docs/control.md).
 
-    with testbed.client.connect() as run:
-        run.call("link_set", link="nyc-lon", values={"loss": "1%"})
+with testbed.client.connect() as run:
+    run.call("link_set", link="nyc-lon", values={"loss": "1%"})
 """
 
 import json
@@ -62,12 +62,11 @@ def connect(run_id: str | None = None) -> Client:
     if os.geteuid() != 0:
         raise TestbedError("acting on a run needs root; use sudo testbed …")
     runs = [run for run in living_runs() if socket_path(STATE_ROOT / run).exists()]
-    known = f"running: {', '.join(runs)}" if runs else "none is running"
-    if run_id is not None:
-        if run_id not in runs:
-            raise TestbedError(f"--run {run_id}: there is no such run; {known}")
-        return Client(run_id)
-    if len(runs) != 1:
-        way_out = "name one with --run ID" if runs else "start one with sudo testbed run"
-        raise TestbedError(f"{len(runs)} runs can be meant, {known}; {way_out}")
-    return Client(runs[0])
+    known = f"there are {', '.join(runs)}" if runs else "none is running; start one with sudo testbed run"
+    if run_id is None and len(runs) == 1:
+        return Client(runs[0])
+    if run_id is None:
+        raise TestbedError(f"which run? {known}; name one with --run ID" if runs else f"no run: {known}")
+    if run_id not in runs:
+        raise TestbedError(f"--run {run_id}: there is no such run; {known}")
+    return Client(run_id)

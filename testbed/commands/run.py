@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from testbed.commands.arguments import number, whole_number
+from testbed.commands.arguments import add_impairment_options, number, whole_number
 from testbed.run.experiment import run_experiment
 from testbed.run.settings import RunSettings
 from testbed.run.summary import passed, print_table
@@ -46,6 +46,8 @@ def add_parser(commands: Any) -> None:
     option("--links", default=defaults.links, metavar="KIND", help="how links are emulated: auto or delayline")
     option("--multicast", default=defaults.multicast, metavar="PLANE", help="who installs the trees: auto or direct")
     option("--engine", default=defaults.engine, metavar="NAME", help="the aggregator's engine")
+    add_impairment_options(parser)
+    option("--scenario", type=Path, metavar="FILE", help="what happens to the links during the run (docs/scenarios.md)")
     option("--seed", type=whole_number(0), default=defaults.seed, help="seed of everything random")
     option("--out", type=Path, metavar="DIR", help="the run directory (default: runs/<UTC time>-<policy>)")
     option("--strict", action="store_true", help="exit 1 also when the median round is more than 5 %% off its plan")
@@ -65,6 +67,8 @@ def execute(arguments: argparse.Namespace) -> int:
         links=arguments.links,
         multicast=arguments.multicast,
         engine=arguments.engine,
+        link_settings=tuple(arguments.link_settings),
+        scenario=arguments.scenario,
         seed=arguments.seed,
         out=arguments.out,
         strict=arguments.strict,

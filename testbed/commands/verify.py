@@ -21,7 +21,7 @@ def add_parser(commands: Any) -> None:
         help="measure every link against what was asked",
         description="Build the network, without any agents, and measure every direction of every link: one-way delay, "
         "rate at saturation, loss and order at light load. Exit code 1 if one is not what was asked: delay within "
-        "0.2 ms or 1 %, rate within 2 %, loss within what chance allows. Needs root.".replace("%", "%%"),
+        "0.2 ms or 1 %, rate within 2 %, loss within what chance allows. Needs root.",
         epilog="example: sudo testbed verify --topology nine-city",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
@@ -33,7 +33,9 @@ def add_parser(commands: Any) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     scale = Scale(arguments.rate_scale, arguments.time_dilation)
     progress = Console(stderr=arguments.json, highlight=False, soft_wrap=True)
-    verified = verify_network(arguments.topology, arguments.links, scale, arguments.seed, progress)
+    verified = verify_network(
+        arguments.topology, arguments.links, scale, arguments.seed, arguments.link_settings, progress
+    )
     ok = all(finding.ok for finding in verified.findings)
     if arguments.json:
         document = {

@@ -60,8 +60,9 @@ class LiveLinks:
 
     def _set_up(self, ends: Sequence[Ends], up: bool) -> None:
         for pair in {frozenset(one) for one in ends}:
+            a, b = sorted(pair)
             try:
-                self._running.set_up(*sorted(pair), up)
+                self._running.set_up(a, b, up)
             except LinkError as error:
                 raise TestbedError(str(error)) from error
             self._down = self._down - {pair} if up else self._down | {pair}

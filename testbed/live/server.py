@@ -8,7 +8,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import testbed
 from testbed.errors import TestbedError
 from testbed.live.protocol import MAX_ANSWER_BYTES, MAX_REQUEST_BYTES, PROTOCOL, encode
 from testbed.run.processes import Fleet
@@ -94,7 +93,7 @@ class ControlServer:
             client.greeted = request.get("protocol") == PROTOCOL
             if not client.greeted:
                 return _refusal(f"this run speaks protocol {PROTOCOL}; use the testbed that started it"), False
-            return {"ok": True, "protocol": PROTOCOL, "run": self._run_id, "version": testbed.__version__}, True
+            return {"ok": True, "protocol": PROTOCOL, "run": self._run_id}, True
         if not client.greeted:
             return _refusal('say {"command": "hello", "protocol": N} first'), False
         if name not in self._commands:

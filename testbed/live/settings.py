@@ -1,4 +1,4 @@
-"""What can be asked of a link by name: in `link set`, in the options of `run`, in a scenario file, all in the same keys.
+"""What can be asked of a link by name, in the same keys in `link set`, the options of `run` and scenario files.
 
 Times, rates and sizes are numbers with the unit in the key, at full size and undilated; chances are texts in percent.
 """
@@ -33,7 +33,7 @@ class LinkSetting:
 
 @dataclass(frozen=True)
 class Change:
-    """The same, checked: fields of a direction to replace, in emulated units, and whether to take the link up or down."""
+    """The same, checked: fields of a direction to replace, in emulated units, and whether the link goes up or down."""
 
     physics: Mapping[str, Any]
     up: bool | None
@@ -145,7 +145,9 @@ def _number(key: str, value: Any, scale: Scale) -> tuple[str, int]:
             return "queue_bytes", scale.size_bytes(value / 1e3)
     rate_bps = scale.rate_bps(value)
     if rate_bps < 1:
-        raise TestbedError(f"{key}: {value!r} leaves nothing at rate scale {scale.rate_scale:g}; down takes a link down")
+        raise TestbedError(
+            f"{key}: {value!r} leaves nothing at rate scale {scale.rate_scale:g}; down takes a link down"
+        )
     return "rate_bps", rate_bps
 
 

@@ -18,6 +18,12 @@ from scheduler.topology import Topology
 from testbed.errors import RunFailed, TestbedError
 from testbed.links.interface import Link, LinkKind
 from testbed.links.kinds import choose_link_kind
+from testbed.live.links import LiveLinks
+from testbed.live.protocol import socket_path
+from testbed.live.running import LiveRun
+from testbed.live.scenario import Event, load_scenario
+from testbed.live.server import ControlServer
+from testbed.live.settings import applied
 from testbed.multicast.interface import MulticastPlane
 from testbed.multicast.planes import choose_plane
 from testbed.network import naming
@@ -52,6 +58,7 @@ class Prepared:
     links: tuple[Link, ...]
     link_kind: LinkKind
     plane: MulticastPlane
+    scenario: tuple[Event, ...]
 
 
 def run_experiment(settings: RunSettings, console: Console) -> dict[str, Any]:
@@ -98,11 +105,12 @@ def prepare(settings: RunSettings) -> Prepared:
             f"scale {settings.scale.rate_scale:g} carries {framing.values}; raise --payload-gb or --rate-scale"
         )
     epoch = make_epoch(0, plan, topology, framing, settings.scale)
-    links = emulated_links(topology, settings.scale, settings.seed)
+    links = applied(emulated_links(topology, settings.scale, settings.seed), settings.link_settings, settings.scale)
     check_machine(3 * len(topology.islands) + len(topology.transits))
     link_kind = choose_link_kind(settings.links, links)
+    scenario = load_scenario(settings.scenario, links, link_kind, settings.scale) if settings.scenario else ()
     plane = choose_plane(settings.multicast, topology, epoch.trees.values())
-    return Prepared(settings, topology, plan, framing, epoch, workload, links, link_kind, plane)
+    return Prepared(settings, topology, plan, framing, epoch, workload, links, link_kind, plane, scenario)
 
 
 def _run(prepared: Prepared, state: RunState, run_dir: RunDirectory, console: Console) -> dict[str, Any]:
@@ -124,6 +132,9 @@ def _run(prepared: Prepared, state: RunState, run_dir: RunDirectory, console: Co
 
         fleet = Fleet(run_dir.logs)
         undo.callback(fleet.stop)
+        live = _go_live(prepared, network, fleet, state, run_dir)
+        server = ControlServer(socket_path(state.directory), state.run_id, fleet, live.commands())
+        undo.callback(server.close)
         start_up = StartUp(topology, epoch, prepared.framing, prepared.workload, settings, network, state, run_dir.logs)
         started = start_processes(fleet, start_up)
         announce_epoch(fleet, start_up)
@@ -144,8 +155,10 @@ def _run(prepared: Prepared, state: RunState, run_dir: RunDirectory, console: Co
             started.areas,
             settings.rounds,
             settings.scale.time_dilation,
+            live.round_started,
             lambda record: _report_round(record, prepared, run_dir, console),
         )
+        warnings = [*started.warnings, *network.links.warnings, *live.rounds_done()]
         counters_after = network.links.counters()
         fleet.send(fleet.of("trainer"), "evaluate")
         evaluated = fleet.gather(fleet.of("trainer"), "evaluated", TRAINING_TIMEOUT_S * settings.scale.time_dilation)
@@ -163,9 +176,27 @@ def _run(prepared: Prepared, state: RunState, run_dir: RunDirectory, console: Co
                 links_kind=prepared.link_kind.name,
                 multicast_plane=prepared.plane.name,
                 run_dir=str(run_dir.path),
-                warnings=started.warnings,
+                warnings=warnings,
             )
         )
+
+
+def _go_live(
+    prepared: Prepared, network: EmulatedNetwork, fleet: Fleet, state: RunState, run_dir: RunDirectory
+) -> LiveRun:
+    settings = prepared.settings
+    about = {
+        "run": state.run_id,
+        "topology": prepared.topology.name,
+        "policy": settings.policy,
+        "epoch": prepared.epoch.number,
+        "rounds": settings.rounds,
+        "links_kind": prepared.link_kind.name,
+        "multicast_plane": prepared.plane.name,
+        "run_dir": str(run_dir.path),
+    }
+    links = LiveLinks(prepared.links, network.links, settings.scale)
+    return LiveRun(about, links, prepared.scenario, fleet, run_dir, settings.scale)
 
 
 def _check_links(prepared: Prepared, network: EmulatedNetwork, run_dir: RunDirectory, console: Console) -> None:

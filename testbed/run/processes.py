@@ -1,11 +1,14 @@
 """The processes of a run and the talk with them (docs/run-control.md)."""
 
+import heapq
+import itertools
 import os
 import selectors
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -75,18 +78,34 @@ def spawn(role: str, module: str, island: str, namespace_pid: int | None, run_id
 
 
 class Fleet:
-    """All processes of a run. Messages of a process that nobody waits for yet are kept for later."""
+    """All processes of a run. Messages of a process that nobody waits for yet are kept for later.
+
+    Whoever wants to be called meanwhile, from the thread that waits, registers with `watch` or `call_at`.
+    """
 
     def __init__(self, log_dir: Path) -> None:
         self._log_dir = log_dir
         self._processes: list[Process] = []
         self._waiting: dict[Process, list[control.Message]] = {}
         self._selector = selectors.DefaultSelector()
+        self._calls: list[tuple[int, int, Callable[[], None]]] = []
+        self._call_numbers = itertools.count()
 
     def add(self, process: Process) -> None:
         self._processes.append(process)
         self._waiting[process] = []
         self._selector.register(process.channel, selectors.EVENT_READ, process)
+
+    def watch(self, fileobj: socket.socket, callback: Callable[[], None]) -> None:
+        """Call back whenever there is something to read."""
+        self._selector.register(fileobj, selectors.EVENT_READ, callback)
+
+    def unwatch(self, fileobj: socket.socket) -> None:
+        self._selector.unregister(fileobj)
+
+    def call_at(self, due_ns: int, callback: Callable[[], None]) -> None:
+        """Call back once, not before this time of CLOCK_MONOTONIC."""
+        heapq.heappush(self._calls, (due_ns, next(self._call_numbers), callback))
 
     def of(self, role: str) -> list[Process]:
         return [process for process in self._processes if process.role == role]
@@ -127,8 +146,19 @@ class Fleet:
             if remaining <= 0:
                 silent = ", ".join(process.name for process in wanted if process not in answers)
                 raise RunFailed(f"no {kind!r} from {silent} within {timeout_s:.0f} s; see {self._log_dir}")
-            for key, _ in self._selector.select(remaining):
+            self._wait(remaining)
+
+    def _wait(self, at_most_s: float) -> None:
+        """Until something happens: a message is kept, a callback called."""
+        if self._calls:
+            at_most_s = min(at_most_s, max(self._calls[0][0] - time.monotonic_ns(), 0) / 1e9)
+        for key, _ in self._selector.select(at_most_s):
+            if isinstance(key.data, Process):
                 self._receive(key.data)
+            else:
+                key.data()
+        while self._calls and self._calls[0][0] <= time.monotonic_ns():
+            heapq.heappop(self._calls)[2]()
 
     def _take(self, process: Process, kind: str) -> control.Message | None:
         messages = self._waiting[process]

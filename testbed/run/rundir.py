@@ -44,7 +44,11 @@ class RunDirectory:
         content = {
             "run_id": run_id,
             "started": datetime.now(UTC).isoformat(),
-            "settings": {**asdict(settings), "out": str(self.path)},
+            "settings": {
+                **asdict(settings),
+                "out": str(self.path),
+                "scenario": None if settings.scenario is None else settings.scenario.read_text(encoding="utf-8"),
+            },
             "versions": {name: _version(name) for name in _REPORTED_PACKAGES},
             "python": platform.python_version(),
             "kernel": platform.release(),

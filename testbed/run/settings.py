@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from aggregator.engines import default_engine
+from testbed.live.settings import LinkSetting
 from testbed.scale import Scale
 
 REFERENCE_PAYLOAD_GB = 1.692  # fitted, together with the delays of nine-city
@@ -23,6 +24,8 @@ class RunSettings:
     links: str = "auto"
     multicast: str = "auto"
     engine: str = field(default_factory=default_engine)
+    link_settings: tuple[LinkSetting, ...] = ()
+    scenario: Path | None = None
     seed: int = 1
     out: Path | None = None
     strict: bool = False

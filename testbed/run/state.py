@@ -86,6 +86,11 @@ def release_run(run_id: str) -> int:
     return len(ended)
 
 
+def living_runs() -> list[str]:
+    """Ids of runs whose main process is there."""
+    return sorted(path.name for path in STATE_ROOT.glob("[!.]*") if _alive(path.name))
+
+
 def abandoned_runs() -> list[str]:
     """Ids of runs whose main process is gone."""
     known = {path.name for path in STATE_ROOT.glob("[!.]*")}

@@ -1,11 +1,13 @@
 """Builds a network without agents, for no other purpose than to measure its links."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
 
 from testbed.links.kinds import choose_link_kind
+from testbed.live.settings import LinkSetting, applied
 from testbed.network import naming
 from testbed.network.emulated import build_network, emulated_links
 from testbed.run.machine import check_machine
@@ -26,14 +28,21 @@ class Verified:
     warnings: tuple[str, ...]
 
 
-def verify_network(topology_name: str, links_name: str, scale: Scale, seed: int, console: Console) -> Verified:
+def verify_network(
+    topology_name: str,
+    links_name: str,
+    scale: Scale,
+    seed: int,
+    settings: Sequence[LinkSetting],
+    console: Console,
+) -> Verified:
     """Build the links of a topology, measure them and remove them; progress goes to `console`.
 
     Raises TestbedError or SchedulerError, before anything is changed, or LinkError, with nothing left.
     """
     topology = load_topology(topology_name)
     naming.check_names(topology)
-    links = emulated_links(topology, scale, seed)
+    links = applied(emulated_links(topology, scale, seed), settings, scale)
     check_machine(3 * len(topology.islands) + len(topology.transits))
     kind = choose_link_kind(links_name, links)
     with marked_run() as state:
