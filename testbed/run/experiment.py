@@ -39,6 +39,7 @@ from testbed.run.rundir import RunDirectory, check_run_directory, make_run_direc
 from testbed.run.settings import RunSettings
 from testbed.run.startup import StartUp, announce_epoch, memory_budget, start_processes
 from testbed.run.state import RunState, marked_run
+from testbed.run.strain import Strain, StrainGauge, strain_to_json
 from testbed.run.summary import Outcome, summarise
 from testbed.topology.files import topology_to_json
 from testbed.topology.load import load_topology
@@ -148,7 +149,14 @@ def _run(prepared: Prepared, state: RunState, run_dir: RunDirectory, console: Co
         )
         run_dir.event("probed", paths=[vars(path) for path in paths])
 
-        counters_before = network.links.counters()
+        gauge = StrainGauge(network.links, [*fleet.of("edge"), *fleet.of("dataplane")], settings.scale)
+        counters_before = gauge.counters
+        strains: list[Strain] = []
+
+        def take_down(record: RoundRecord) -> None:
+            strains.append(gauge.read(record))
+            _report_round(record, strains[-1], prepared, run_dir, console)
+
         records = run_rounds(
             fleet,
             epoch,
@@ -156,20 +164,21 @@ def _run(prepared: Prepared, state: RunState, run_dir: RunDirectory, console: Co
             settings.rounds,
             settings.scale.time_dilation,
             live.round_started,
-            lambda record: _report_round(record, prepared, run_dir, console),
+            take_down,
         )
         warnings = [*started.warnings, *network.links.warnings, *live.rounds_done()]
-        counters_after = network.links.counters()
+        counters_after = gauge.counters
         fleet.send(fleet.of("trainer"), "evaluate")
         evaluated = fleet.gather(fleet.of("trainer"), "evaluated", TRAINING_TIMEOUT_S * settings.scale.time_dilation)
         planned = planned_bytes(epoch, topology, prepared.framing, [record.phase for record in records])
-        run_dir.rounds(records, settings.scale)
+        run_dir.rounds(records, strains, settings.scale)
         run_dir.event("finished", rounds=len(records))
         return summarise(
             Outcome(
                 settings=settings,
                 epoch=epoch,
                 records=records,
+                strains=strains,
                 loads=link_loads(planned, counters_before, counters_after),
                 evaluations={process.island: evaluated[process] for process in fleet.of("trainer")},
                 memory=memory_budget(topology, settings, prepared.framing),
@@ -214,11 +223,15 @@ def _check_links(prepared: Prepared, network: EmulatedNetwork, run_dir: RunDirec
     console.print(f"links: {len(findings)} directions are what was asked, checked in {time.monotonic() - began:.2f} s")
 
 
-def _report_round(record: RoundRecord, prepared: Prepared, run_dir: RunDirectory, console: Console) -> None:
+def _report_round(
+    record: RoundRecord, strain: Strain, prepared: Prepared, run_dir: RunDirectory, console: Console
+) -> None:
     scale, rounds = prepared.settings.scale, prepared.settings.rounds
     expected, delivered = record.total("expected"), record.total("delivered")
     verdict = "sums exact" if record.exact else "SUMS WRONG"
     verdict += ", digests equal" if record.digests_equal else ", DIGESTS DIFFER"
+    if strain.reasons:
+        verdict += f"; NOT TRUSTWORTHY: {'; '.join(strain.reasons)}"
     console.print(
         f"round {record.number + 1:>{len(str(rounds))}}/{rounds}: "
         f"{scale.undilated_ms(record.completion_ns):.1f} ms of {scale.undilated_ms(record.planned_ns):.1f} "
@@ -237,4 +250,5 @@ def _report_round(record: RoundRecord, prepared: Prepared, run_dir: RunDirectory
         done=record.done,
         retired=record.retired,
         applied=record.applied,
+        strain=strain_to_json(strain),
     )

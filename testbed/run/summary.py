@@ -15,6 +15,7 @@ from testbed.run.program import Epoch
 from testbed.run.rounds import RoundRecord
 from testbed.run.settings import RunSettings
 from testbed.run.startup import MemoryBudget
+from testbed.run.strain import Strain, suggestion
 from testbed.run.verification import measured_lifetime
 
 STRICT_RATIO = 0.05
@@ -27,6 +28,7 @@ class Outcome:
     settings: RunSettings
     epoch: Epoch
     records: Sequence[RoundRecord]
+    strains: Sequence[Strain]
     loads: Sequence[LinkLoad]
     evaluations: Mapping[str, Mapping[str, Any]]
     memory: MemoryBudget
@@ -53,6 +55,14 @@ def summarise(outcome: Outcome) -> dict[str, Any]:
     digests_equal = all(record.digests_equal for record in records)
     warnings = list(outcome.warnings)
     warnings += _troubles(records)
+    untrusted = _untrusted(outcome)
+    if untrusted:
+        strained = [strain for strain in outcome.strains if not strain.trustworthy]
+        warnings.append(
+            f"{len(untrusted)} of {len(records)} rounds are not trustworthy, this machine could not keep up; "
+            f"the first, round {untrusted[0]['round'] + 1}: {untrusted[0]['reasons'][0]}; "
+            f"try {suggestion(strained, scale)}"
+        )
     lost = expected - delivered
     if lost:
         warnings.append(f"{lost} contributions were lost")
@@ -84,6 +94,8 @@ def summarise(outcome: Outcome) -> dict[str, Any]:
             "period_ms": statistics.median(periods_ms) if periods_ms else None,
             "mean_divergence_lifetime_rounds": measured_lifetime([record.mixing for record in records], period),
         },
+        "trustworthy": not untrusted,
+        "untrusted_rounds": untrusted,
         "exact": exact,
         "digests_equal": digests_equal,
         "contributions": {"sent": expected, "delivered": delivered, "lost": lost, "repaired": 0},
@@ -124,6 +136,14 @@ def _memory(outcome: Outcome) -> dict[str, float]:
     }
 
 
+def _untrusted(outcome: Outcome) -> list[dict[str, Any]]:
+    return [
+        {"round": record.number, "reasons": list(strain.reasons)}
+        for record, strain in zip(outcome.records, outcome.strains, strict=True)
+        if not strain.trustworthy
+    ]
+
+
 def _troubles(records: Sequence[RoundRecord]) -> list[str]:
     """What went wrong at hosts and edges beside losses, in words."""
     troubles = []
@@ -132,13 +152,6 @@ def _troubles(records: Sequence[RoundRecord]) -> list[str]:
     ):
         if failure:
             troubles.append(f"the engine of edge {island} failed, it passed contributions through: {failure}")
-    overflows = sum(
-        int(report["socket_overflows"])
-        for record in records
-        for report in (*record.done.values(), *record.retired.values())
-    )
-    if overflows:
-        troubles.append(f"{overflows} datagrams overflowed a socket: this machine is too busy; try --time-dilation 2")
     return troubles
 
 
@@ -191,6 +204,8 @@ def print_table(console: Console, summary: Mapping[str, Any]) -> None:
     table.add_row("results complete / partial / bypassed", "", " / ".join(str(count) for count in results.values()))
     table.add_row("sums exact", "yes", _yes(summary["exact"]))
     table.add_row("digests equal in each clique", "yes", _yes(summary["digests_equal"]))
+    trusted = summary["rounds"] - len(summary["untrusted_rounds"])
+    table.add_row("rounds that this machine kept up with", str(summary["rounds"]), str(trusted))
     lateness = summary["send_lateness_us"]
     table.add_row("send lateness, µs", "0", f"p99 {lateness['p99']:.0f}, max {lateness['max']:.0f}")
     carried = [load for load in summary["links"] if load["planned_bytes"]]
