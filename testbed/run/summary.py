@@ -103,7 +103,7 @@ def summarise(outcome: Outcome) -> dict[str, Any]:
             name: sum(record.total(name) for record in records) for name in ("complete", "partial", "bypassed")
         },
         "memory": _memory(outcome),
-        "send_lateness_us": _worst_lateness(records),
+        "send_lateness_us": _send_lateness(records),
         "links_kind": outcome.links_kind,
         "multicast_plane": outcome.multicast_plane,
         "aggregation": "edge",
@@ -155,10 +155,28 @@ def _troubles(records: Sequence[RoundRecord]) -> list[str]:
     return troubles
 
 
-def _worst_lateness(records: Sequence[RoundRecord]) -> dict[str, float]:
-    """The worst of all data planes' figures, round by round."""
-    reports = [report["send_lateness_us"] for record in records for report in record.done.values()]
-    return {name: max(report[name] for report in reports) for name in ("median", "p99", "max")}
+def _send_lateness(records: Sequence[RoundRecord]) -> dict[str, Any]:
+    """The worst of all data planes' figures, round by round, and the histogram of all frames."""
+    done = [report for record in records for report in record.done.values()]
+    worst = {name: max(report["send_lateness_us"][name] for report in done) for name in ("median", "p99", "max")}
+    frames: dict[int, int] = {}
+    for report in done:
+        for bound_us, count in report["send_lateness_histogram"]:
+            frames[bound_us] = frames.get(bound_us, 0) + count
+    return {**worst, "histogram": [list(bucket) for bucket in sorted(frames.items())]}
+
+
+def _shares(histogram: Sequence[Sequence[int]]) -> str:
+    """How many of all frames were at most so late, until that is nearly all."""
+    total = sum(count for _, count in histogram)
+    shares, passed = [], 0
+    for bound_us, count in histogram:
+        passed += count
+        if passed >= 0.1 * total:
+            shares.append(f"{passed / total:.1%} ≤ {bound_us}")
+        if passed >= 0.999 * total:
+            break
+    return ", ".join(shares[-4:])
 
 
 def _distribution(values: Sequence[float]) -> dict[str, float]:
@@ -208,6 +226,7 @@ def print_table(console: Console, summary: Mapping[str, Any]) -> None:
     table.add_row("rounds that this machine kept up with", str(summary["rounds"]), str(trusted))
     lateness = summary["send_lateness_us"]
     table.add_row("send lateness, µs", "0", f"p99 {lateness['p99']:.0f}, max {lateness['max']:.0f}")
+    table.add_row("  of all frames, µs", "", _shares(lateness["histogram"]))
     carried = [load for load in summary["links"] if load["planned_bytes"]]
     error = max((abs(load["measured_bytes"] / load["planned_bytes"] - 1) for load in carried), default=0.0)
     table.add_row("bytes on links, worst error", "0 %", f"{error:.2%}")
