@@ -15,6 +15,9 @@ from testbed.scale import Scale
 
 Ends = tuple[str, str]  # sending node, receiving node
 
+# No link has more of anything, in the units of the keys.
+_MOST = 1e9
+
 NUMBERS = ("one_way_delay_ms", "rate_gbps", "queue_mb", "jitter_ms")
 CHANCES = ("loss", "duplicate", "corrupt")
 KEYS = (*NUMBERS, *CHANCES, "bursts", "reorder", "up", "down")
@@ -134,8 +137,8 @@ def describe(direction: Direction, scale: Scale) -> dict[str, Any]:
 
 
 def _number(key: str, value: Any, scale: Scale) -> tuple[str, int]:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
-        raise TestbedError(f"{key}: {value!r} is not a number of at least 0, in the unit of its name")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MOST:
+        raise TestbedError(f"{key}: {value!r} is not a number from 0 to {_MOST:g}, in the unit of its name")
     match key:
         case "one_way_delay_ms":
             return "one_way_delay_ns", scale.emulated_ns(value)

@@ -153,6 +153,10 @@ def _run(prepared: Prepared, state: RunState, run_dir: RunDirectory, console: Co
         counters_before = gauge.counters
         strains: list[Strain] = []
 
+        def round_started(number: int, start_ns: int) -> None:
+            gauge.begin()
+            live.round_started(number, start_ns)
+
         def take_down(record: RoundRecord) -> None:
             strains.append(gauge.read(record))
             _report_round(record, strains[-1], prepared, run_dir, console)
@@ -163,7 +167,7 @@ def _run(prepared: Prepared, state: RunState, run_dir: RunDirectory, console: Co
             started.areas,
             settings.rounds,
             settings.scale.time_dilation,
-            live.round_started,
+            round_started,
             take_down,
         )
         warnings = [*started.warnings, *network.links.warnings, *live.rounds_done()]

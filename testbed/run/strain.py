@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from testbed.links.interface import DirectionCounters, Lateness, RunningLinks
+from testbed.errors import RunFailed
+from testbed.links.interface import DirectionCounters, Lateness, LinkError, RunningLinks
 from testbed.run.processes import Process
 from testbed.run.rounds import RoundRecord
 from testbed.scale import Scale
@@ -47,7 +48,7 @@ class Strain:
 
 
 class StrainGauge:
-    """Reads the links' and processes' counters after each round, and gives what came since the round before."""
+    """Reads the links' and processes' counters around each round, and gives what came in it."""
 
     def __init__(self, links: RunningLinks, processes: Sequence[Process], scale: Scale) -> None:
         """`processes`: those whose waiting for a processor makes a round late."""
@@ -55,13 +56,19 @@ class StrainGauge:
         self._processes = processes
         self._scale = scale
         self.counters: Counters = links.counters()
+        self._waits_ns: dict[str, int] = {}
+
+    def begin(self) -> None:
+        """A round is about to start: what its preparation took does not make it late."""
         self._waits_ns = self._read_waits()
 
     def read(self, record: RoundRecord) -> Strain:
-        """The strain of the round that has just ended. Raises LinkError if the links have failed."""
-        before, self.counters = self.counters, self._links.counters()
-        waits_before, self._waits_ns = self._waits_ns, self._read_waits()
-        waits_ns = {name: now - waits_before.get(name, 0) for name, now in self._waits_ns.items()}
+        """The strain of the round that has just ended. Raises RunFailed if the links have failed."""
+        try:
+            before, self.counters = self.counters, self._links.counters()
+        except LinkError as error:
+            raise RunFailed(f"the links failed in round {record.number + 1}: {error}") from error
+        waits_ns = {name: now - self._waits_ns.get(name, now) for name, now in self._read_waits().items()}
         return strain_of(record, before, self.counters, waits_ns, self._scale)
 
     def _read_waits(self) -> dict[str, int]:

@@ -2,6 +2,8 @@
 
 import json
 import os
+import signal
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,7 +19,7 @@ from testbed.network.emulated import EmulatedNetwork, build_network, emulated_li
 from testbed.scale import Scale
 from testbed.topology.load import load_topology
 from testbed.verify.check import check_links, check_links_quickly
-from tests.netns.testbed.command import Finished, call_testbed, leftovers
+from tests.netns.testbed.command import Finished, call_testbed, command_line, leftovers
 
 CORES, ISLANDS = 14, 9
 
@@ -144,6 +146,20 @@ def test_link_that_is_down_is_found(network: tuple[tuple[Link, ...], EmulatedNet
     findings = {finding.link: finding for finding in check_links_quickly(links, built.pids, Scale())}
     assert {link for link, finding in findings.items() if not finding.ok} == {"a>b", "b>a"}
     assert findings["a>b"].measured["lost"] == findings["a>b"].measured["probes"] == 20
+
+
+def test_interrupted_verify_leaves_nothing() -> None:
+    before = leftovers()
+    process = subprocess.Popen(
+        command_line("verify"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("network:")
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert errors == "testbed: interrupted; everything was cleaned up\n"
+    assert leftovers() == before
 
 
 # A link kind from another package, whose first link is not what was asked.

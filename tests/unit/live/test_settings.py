@@ -1,12 +1,15 @@
 """What can be asked of links by name: read, checked, applied and given back."""
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from testbed.errors import TestbedError
 from testbed.links.interface import Bursts, Direction, Link, LinkEnd
-from testbed.live.settings import LinkSetting, applied, check, describe, select
+from testbed.live.settings import KEYS, LinkSetting, applied, check, describe, select
 from testbed.scale import Scale
 
 SCALE = Scale()
@@ -89,6 +92,26 @@ def test_wrong_values_are_refused_by_name(values: dict[str, Any], named: str) ->
     with pytest.raises(TestbedError, match=named) as refused:
         check(values, SCALE)
     assert "\n" not in str(refused.value)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(st.dictionaries(st.sampled_from(KEYS) | st.text(max_size=10), JSON, max_size=3))
+def test_whatever_a_client_sends_is_understood_or_refused(values: dict[str, Any]) -> None:
+    with suppress(TestbedError):  # and nothing else
+        change = check(values, SCALE)
+        assert change.physics or change.up is not None
+
+
+def test_huge_numbers_are_refused() -> None:
+    for huge in (10**400, 1e308, -(10**400)):
+        with pytest.raises(TestbedError, match="one_way_delay_ms"):
+            check({"one_way_delay_ms": huge}, SCALE)
 
 
 def test_settings_change_only_what_they_name() -> None:
