@@ -46,7 +46,7 @@ def add_network_options(parser: argparse.ArgumentParser) -> None:
     """The options that say which network is built, and how it is scaled."""
     option = parser.add_argument
     option("--topology", default="nine-city", metavar="NAME|FILE", help="built-in topology or a topology file")
-    option("--links", default="auto", metavar="KIND", help="how links are emulated: auto or delayline")
+    option("--links", default="auto", metavar="KIND", help="how links are emulated: auto, netem or delayline")
     option(
         "--rate-scale",
         type=number(above=0),

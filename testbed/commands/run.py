@@ -43,7 +43,7 @@ def add_parser(commands: Any) -> None:
         default=defaults.scale.time_dilation,
         help="factor on all times, for slow machines; results are printed undilated",
     )
-    option("--links", default=defaults.links, metavar="KIND", help="how links are emulated: auto or delayline")
+    option("--links", default=defaults.links, metavar="KIND", help="how links are emulated: auto, netem or delayline")
     option("--multicast", default=defaults.multicast, metavar="PLANE", help="who installs the trees: auto or direct")
     option("--engine", default=defaults.engine, metavar="NAME", help="the aggregator's engine")
     add_impairment_options(parser)
