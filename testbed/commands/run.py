@@ -27,7 +27,7 @@ def add_parser(commands: Any) -> None:
     )
     option = parser.add_argument
     option("--topology", default=defaults.topology, metavar="NAME|FILE", help="built-in topology or a topology file")
-    option("--policy", default=defaults.policy, metavar="NAME", help="all-to-all, triangles, pairs or regional")
+    option("--policy", default=defaults.policy, metavar="NAME", help="a policy by name, or path/file.py:Name")
     option("--memory-gb", type=number(at_least=0), default=defaults.memory_gb, help="memory of each aggregator")
     option("--payload-gb", type=number(above=0), default=defaults.payload_gb, help="what each island sends per round")
     option("--rounds", type=whole_number(1), default=defaults.rounds, help="how many rounds to run")

@@ -24,6 +24,7 @@ from testbed.multicast.interface import MulticastPlane
 from testbed.multicast.planes import choose_plane
 from testbed.network import naming
 from testbed.network.emulated import build_network, emulated_links
+from testbed.policies import find_policy
 from testbed.run.accounting import link_loads, planned_bytes, unsummed_bytes
 from testbed.run.frames import Framing, frame_payload
 from testbed.run.machine import check_machine
@@ -85,7 +86,8 @@ def prepare(settings: RunSettings) -> Prepared:
         raise TestbedError(f"--workload: {error}") from error
     _check_engine(settings)
     check_run_directory(settings.out)
-    plan = make_plan(topology, settings.policy, memory_gb=settings.memory_gb, payload_gb=settings.payload_gb)
+    policy = find_policy(settings.policy)
+    plan = make_plan(topology, policy, memory_gb=settings.memory_gb, payload_gb=settings.payload_gb)
     if not plan.feasible:
         raise TestbedError(f"policy {settings.policy} cannot run with {settings.memory_gb:g} GB: {plan.reason}")
     framing = frame_payload(settings.scale.size_bytes(settings.payload_gb))
