@@ -64,9 +64,6 @@ def spawn(role: str, module: str, island: str, namespace_pid: int | None, run_id
     """
     ours, theirs = control.pair()
     command = ["setpriv", "--pdeathsig", "KILL"]
-    if role == "edge":
-        # One that is started again in the middle of a round must not wait for the training.
-        command += ["nice", "-n", "-10"]
     if namespace_pid is not None:
         command += ["nsenter", f"--net=/proc/{namespace_pid}/ns/net"]
     command += python_command(module, "--control-fd", str(theirs.fileno()))
@@ -81,6 +78,11 @@ def spawn(role: str, module: str, island: str, namespace_pid: int | None, run_id
             start_new_session=True,
         )
     theirs.close()
+    if role == "edge":
+        # One that is started again in the middle of a round must not wait for the training. It is below all that is
+        # under way; when it is set up it takes its own priority.
+        with suppress(PermissionError):
+            os.sched_setscheduler(popen.pid, os.SCHED_FIFO, os.sched_param(1))
     return Process(role, island, popen, ours)
 
 
