@@ -5,7 +5,7 @@ nodes are Mininet's, so its API and command line work on them; interfaces, addre
 since a shell command for each of some hundred settings would take seconds.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import networkx as nx
@@ -40,6 +40,21 @@ class EmulatedNetwork:
     mininet: Mininet
     pids: Mapping[str, int]
     links: RunningLinks
+    hosts: int  # of each island
+
+    def add_host_addresses(self, addresses: Iterable[str]) -> None:
+        """Give hosts these addresses, by which further trees know them; those that they have already are kept."""
+        wanted = set(addresses)
+        for island_id, island in enumerate(self.topology.islands):
+            for host in range(1, self.hosts + 1):
+                numbered = [naming.host_address(island_id, host, n) for n in range(1, naming.MAX_HOST_ADDRESSES)]
+                further = [address for address in numbered if address in wanted]
+                if not further:
+                    continue
+                with netlink(self.pids[naming.host_name(island.id, host)]) as ipr:
+                    index = _index(ipr, naming.HOST_TO_EDGE)
+                    for address in further:
+                        ipr.addr("replace", index=index, address=address, prefixlen=naming.ISLAND_PREFIX)
 
     def close(self) -> None:
         """End the links and all nodes. Safe to call twice."""
@@ -109,7 +124,7 @@ def build_network(topology: Topology, links: tuple[Link, ...], kind: LinkKind, r
     except BaseException:
         _terminate(mininet)
         raise
-    network = EmulatedNetwork(topology, mininet, pids, running)
+    network = EmulatedNetwork(topology, mininet, pids, running, 1)
     try:
         _configure_islands(topology, pids)
         _configure_routers(topology, pids)

@@ -20,20 +20,20 @@ from scheduler.topology import Topology
 from testbed.errors import TestbedError
 from testbed.links.interface import Link, LinkKind
 from testbed.links.kinds import choose_link_kind
-from testbed.multicast.interface import MulticastPlane
+from testbed.multicast.interface import MulticastPlane, RunningPlane, Site
 from testbed.multicast.planes import choose_plane
 from testbed.network import naming
 from testbed.network.emulated import build_network, emulated_links
 from testbed.run.accounting import link_loads, planned_bytes
+from testbed.run.epochs import Readiness, introduce_epoch
 from testbed.run.frames import Framing, frame_payload
 from testbed.run.machine import check_machine
-from testbed.run.probing import probe_trees
 from testbed.run.processes import Fleet
 from testbed.run.program import Epoch, make_epoch
 from testbed.run.rounds import TRAINING_TIMEOUT_S, RoundRecord, run_rounds
 from testbed.run.rundir import RunDirectory, check_run_directory, make_run_directory
 from testbed.run.settings import RunSettings
-from testbed.run.startup import StartUp, announce_epoch, memory_budget, start_processes
+from testbed.run.startup import StartUp, memory_budget, start_processes
 from testbed.run.state import RunState, mark_run, new_run, release_run
 from testbed.run.summary import Outcome, summarise
 from testbed.topology.files import topology_to_json
@@ -98,11 +98,11 @@ def prepare(settings: RunSettings) -> Prepared:
             f"workload {settings.workload} has {needed} values, but a payload of {settings.payload_gb:g} GB at rate "
             f"scale {settings.scale.rate_scale:g} carries {framing.values}; raise --payload-gb or --rate-scale"
         )
-    epoch = make_epoch(0, plan, topology, framing, settings.scale)
+    epoch = make_epoch(0, plan, topology, framing, settings.scale, settings.hosts_per_island)
     links = emulated_links(topology, settings.scale, settings.seed)
     check_machine(3 * len(topology.islands) + len(topology.transits))
     link_kind = choose_link_kind(settings.links, links)
-    plane = choose_plane(settings.multicast, topology, epoch.trees.values())
+    plane = choose_plane(settings.multicast, topology, epoch.distinct_trees())
     return Prepared(settings, topology, plan, framing, epoch, workload, links, link_kind, plane)
 
 
@@ -127,13 +127,8 @@ def _run(prepared: Prepared, state: RunState, run_dir: RunDirectory, console: Co
     with ExitStack() as undo:
         network = build_network(topology, prepared.links, prepared.link_kind, state.run_id)
         undo.callback(network.close)
-        built = time.monotonic()
-        plane = prepared.plane.start(topology, network.pids)
-        undo.callback(plane.close)
-        plane.install(epoch.trees.values())
         console.print(
-            f"network: {len(network.pids)} nodes and {len(prepared.links)} links in {built - began:.2f} s, "
-            f"{len(set(epoch.trees.values()))} trees in {(time.monotonic() - built) * 1e3:.0f} ms"
+            f"network: {len(network.pids)} nodes and {len(prepared.links)} links in {time.monotonic() - began:.2f} s"
         )
         run_dir.event("network_built", nodes=len(network.pids), links=len(prepared.links))
 
@@ -141,16 +136,14 @@ def _run(prepared: Prepared, state: RunState, run_dir: RunDirectory, console: Co
         undo.callback(fleet.stop)
         start_up = StartUp(topology, epoch, prepared.framing, prepared.workload, settings, network, state, run_dir.logs)
         started = start_processes(fleet, start_up)
-        announce_epoch(fleet, start_up)
         run_dir.event("processes_started")
-        paths = probe_trees(fleet, epoch, topology, settings.scale)
-        worst = max(paths, key=lambda path: abs(path.measured_ms - path.planned_ms), default=None)
-        worst_text = f", worst delay error {abs(worst.measured_ms - worst.planned_ms):.2f} ms" if worst else ""
-        console.print(
-            f"ready: {len(paths)} multicast paths proven by probes{worst_text}; "
-            f"{time.monotonic() - began:.1f} s from start"
-        )
-        run_dir.event("probed", paths=[vars(path) for path in paths])
+
+        # After the processes, so that the time until all trees are ready is one stretch of time.
+        plane = prepared.plane.start(Site(topology, network.pids, state.run_id, run_dir.path))
+        undo.callback(plane.close)
+        readiness = introduce_epoch(fleet, start_up, plane, epoch)
+        _report_readiness(plane, readiness, epoch, run_dir, console)
+        console.print(f"ready: {time.monotonic() - began:.1f} s from start")
 
         counters_before = network.links.counters()
         records = run_rounds(
@@ -181,6 +174,27 @@ def _run(prepared: Prepared, state: RunState, run_dir: RunDirectory, console: Co
                 warnings=started.warnings,
             )
         )
+
+
+def _report_readiness(
+    plane: RunningPlane, readiness: Readiness, epoch: Epoch, run_dir: RunDirectory, console: Console
+) -> None:
+    """Say how long it took from the first process or socket of multicast to proven trees."""
+    steps_ms = {**plane.timings_ms, **readiness.steps_ms} if epoch.number == 0 else readiness.steps_ms
+    installed_ms = sum(steps_ms.values()) - steps_ms["probes"]
+    worst = max(readiness.paths, key=lambda path: abs(path.measured_ms - path.planned_ms))
+    steps = ", ".join(f"{step} {milliseconds:.0f} ms" for step, milliseconds in steps_ms.items())
+    console.print(
+        f"multicast: {len(epoch.distinct_trees())} trees in {installed_ms / 1e3:.2f} s ({steps}); "
+        f"{len(readiness.paths)} paths proven, worst delay error {abs(worst.measured_ms - worst.planned_ms):.2f} ms"
+    )
+    run_dir.event(
+        "multicast_ready",
+        epoch=epoch.number,
+        installed_ms=installed_ms,
+        steps_ms=steps_ms,
+        paths=[vars(path) for path in readiness.paths],
+    )
 
 
 def _report_round(record: RoundRecord, prepared: Prepared, run_dir: RunDirectory, console: Console) -> None:

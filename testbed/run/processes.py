@@ -38,19 +38,26 @@ def python_command(module: str, *arguments: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Process:
-    """One process of a run: `role` is edge, dataplane or trainer."""
+    """One process of a run: `role` is edge, dataplane or trainer; `host` is the number of a data plane's host."""
 
     role: str
     island: str
     popen: subprocess.Popen[bytes] = field(compare=False, hash=False)
     channel: control.Channel = field(compare=False, hash=False)
+    host: int = 1
 
     @property
     def name(self) -> str:
-        return f"{self.role}-{self.island}"
+        return _name(self.role, self.island, self.host)
 
 
-def spawn(role: str, module: str, island: str, namespace_pid: int | None, run_id: str, log_dir: Path) -> Process:
+def _name(role: str, island: str, host: int) -> str:
+    return f"{role}-{island}" if host == 1 else f"{role}-{island}-h{host}"
+
+
+def spawn(
+    role: str, module: str, island: str, namespace_pid: int | None, run_id: str, log_dir: Path, host: int = 1
+) -> Process:
     """Start a process of the run, in the network namespace of `namespace_pid` if given.
 
     It dies with this process, whatever becomes of it, and is no target of the terminal's interrupts.
@@ -60,7 +67,7 @@ def spawn(role: str, module: str, island: str, namespace_pid: int | None, run_id
     if namespace_pid is not None:
         command += ["nsenter", f"--net=/proc/{namespace_pid}/ns/net"]
     command += python_command(module, "--control-fd", str(theirs.fileno()))
-    with (log_dir / f"{role}-{island}.log").open("wb") as log:
+    with (log_dir / f"{_name(role, island, host)}.log").open("wb") as log:
         popen = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -71,7 +78,7 @@ def spawn(role: str, module: str, island: str, namespace_pid: int | None, run_id
             start_new_session=True,
         )
     theirs.close()
-    return Process(role, island, popen, ours)
+    return Process(role, island, popen, ours, host)
 
 
 class Fleet:

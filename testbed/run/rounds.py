@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agents.exchange_area import ExchangeArea
+from testbed.network import naming
 from testbed.run.processes import Fleet
 from testbed.run.program import Epoch
 from testbed.run.verification import check_round
@@ -20,7 +21,7 @@ ANSWER_TIMEOUT_S = 30.0
 
 @dataclass(frozen=True)
 class RoundRecord:
-    """One round as it was: times in emulated ns; `done` and `retired` are the processes' own reports by island."""
+    """One round as it was: times in emulated ns; the processes' own reports are by host (`done`) and island."""
 
     number: int
     epoch: int
@@ -89,7 +90,7 @@ def run_rounds(
             completion_ns=max(message["completed_ns"] for message in done.values()) - start_ns,
             planned_ns=phase.planned_ns,
             packetisation_ns=phase.packetisation_ns,
-            done={process.island: message for process, message in done.items()},
+            done={naming.host_name(process.island, process.host): message for process, message in done.items()},
             retired={process.island: message for process, message in retired.items()},
             applied={process.island: message for process, message in applied.items()},
             exact=check.exact,

@@ -22,6 +22,9 @@ class RunSettings:
     scale: Scale = field(default_factory=Scale)
     links: str = "auto"
     multicast: str = "auto"
+    aggregation: str = "edge"
+    trees: str = "shortest"
+    hosts_per_island: int = 1
     engine: str = field(default_factory=default_engine)
     seed: int = 1
     out: Path | None = None

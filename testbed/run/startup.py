@@ -13,7 +13,7 @@ from agents.workloads.interface import Setting, Workload
 from scheduler.topology import Topology
 from testbed.network import naming
 from testbed.network.emulated import EmulatedNetwork
-from testbed.run.frames import Framing
+from testbed.run.frames import Framing, shard_values
 from testbed.run.processes import Fleet, Process, spawn
 from testbed.run.program import Epoch
 from testbed.run.rounds import ANSWER_TIMEOUT_S, TRAINING_TIMEOUT_S
@@ -23,7 +23,6 @@ from testbed.run.state import RunState
 EXCHANGE_DEPTH = 4  # rounds that an exchange area holds: the one on its way, and those being checked
 MEMORY_FLOOR_MS = 5.0
 MEMORY_FLOOR_SLOTS = 32
-SHARD = 0  # of the only host of each island
 
 _MODULES = {"edge": "aggregator.edge", "dataplane": "agents.dataplane", "trainer": "agents.trainer"}
 
@@ -81,14 +80,14 @@ def start_processes(fleet: Fleet, start_up: StartUp) -> Started:
     names = [island.id for island in start_up.topology.islands]
     start_up.workload.prepare(_workload_setting(start_up))
     areas = [_make_area(start_up, name) for name in names]
+    run_id, log_dir = start_up.state.run_id, start_up.log_dir
     for name in names:
-        pids = {
-            "edge": start_up.network.pids[naming.edge_name(name)],
-            "dataplane": start_up.network.pids[naming.host_name(name)],
-            "trainer": None,
-        }
-        for role, module in _MODULES.items():
-            fleet.add(spawn(role, module, name, pids[role], start_up.state.run_id, start_up.log_dir))
+        edge = start_up.network.pids[naming.edge_name(name)]
+        fleet.add(spawn("edge", _MODULES["edge"], name, edge, run_id, log_dir))
+        for number in range(1, start_up.settings.hosts_per_island + 1):
+            host = start_up.network.pids[naming.host_name(name, number)]
+            fleet.add(spawn("dataplane", _MODULES["dataplane"], name, host, run_id, log_dir, number))
+        fleet.add(spawn("trainer", _MODULES["trainer"], name, None, run_id, log_dir))
     for role in _MODULES:
         processes = fleet.of(role)
         fleet.send_each({process: _set_up(start_up, process) for process in processes}, "setup")
@@ -100,9 +99,8 @@ def start_processes(fleet: Fleet, start_up: StartUp) -> Started:
     return Started(areas, warnings)
 
 
-def announce_epoch(fleet: Fleet, start_up: StartUp) -> None:
-    """Tell all processes about the epoch; on return the edges have joined every group. Raises RunFailed."""
-    epoch = start_up.epoch
+def announce_epoch(fleet: Fleet, start_up: StartUp, epoch: Epoch) -> None:
+    """Tell all processes about an epoch; on return the edges have joined every group. Raises RunFailed."""
     largest = max(len(clique) for phase in epoch.phases for clique in phase.cliques)
     tensors = start_up.workload.tensors(_workload_setting(start_up))
     exponents = scale_exponents([tensor.range for tensor in tensors], largest)
@@ -122,7 +120,7 @@ def _epoch_message(epoch: Epoch, process: Process, scale_exponents: list[int]) -
     if process.role == "edge":
         return epoch.edge_message(process.island)
     if process.role == "dataplane":
-        return epoch.data_plane_message(process.island)
+        return epoch.data_plane_message(process.island, process.host - 1)
     return epoch.trainer_message(process.island, scale_exponents)
 
 
@@ -131,6 +129,7 @@ def _set_up(start_up: StartUp, process: Process) -> dict[str, Any]:
     island, framing, settings = process.island, start_up.framing, start_up.settings
     island_ids = start_up.epoch.island_ids
     island_id = island_ids[island]
+    hosts = range(1, settings.hosts_per_island + 1)
     common = {
         "island": island,
         "island_id": island_id,
@@ -141,11 +140,16 @@ def _set_up(start_up: StartUp, process: Process) -> dict[str, Any]:
     if process.role == "edge":
         line_rate_gbps = start_up.topology.islands[island_id].access_down_gbps
         return common | {
-            "shard_values": [framing.values],
-            "host_addresses": [naming.host_address(island_id)],
+            "shard_values": shard_values(framing, settings.hosts_per_island),
+            "host_addresses": [naming.host_address(island_id, host) for host in hosts],
             "address": naming.edge_address(island_id),
             "interface": naming.EDGE_BRIDGE,
-            "contributors": {naming.host_address(number): number for number in island_ids.values()},
+            "contributors": {
+                naming.host_address(source, host, number): source
+                for source in island_ids.values()
+                for host in hosts
+                for number in range(naming.MAX_HOST_ADDRESSES)
+            },
             "slots": memory_budget(start_up.topology, settings, framing).slots,
             "engine": settings.engine,
             "line_rate_bps": settings.scale.rate_bps(line_rate_gbps),
@@ -156,9 +160,10 @@ def _set_up(start_up: StartUp, process: Process) -> dict[str, Any]:
             | area
             | {
                 "islands": len(island_ids),
-                "shard": SHARD,
-                "shard_values": [framing.values],
-                "address": naming.host_address(island_id),
+                "shard": process.host - 1,
+                "shard_values": shard_values(framing, settings.hosts_per_island),
+                "host_addresses": [naming.host_address(island_id, host) for host in hosts],
+                "address": naming.host_address(island_id, process.host),
                 "interface": naming.HOST_TO_EDGE,
             }
         )
