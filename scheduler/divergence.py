@@ -123,7 +123,7 @@ def _by_birth_round(islands: Sequence[str], rounds: Rounds, measure: str) -> _Cu
         if mixes and k % period == 0:
             this_pass = np.sum(columns[-period:], axis=0)
             ratio = this_pass / np.maximum(previous_pass, 1e-300)
-            rest = np.where(ratio < 1.0, this_pass * ratio / np.maximum(1.0 - ratio, 1e-300), 0.0)
+            rest = np.where(ratio < 1.0, this_pass * ratio / np.maximum(1.0 - ratio, 1e-12), 0.0)
             if this_pass.max() <= _NEGLIGIBLE:
                 break
             previous_pass = this_pass

@@ -38,7 +38,7 @@ class _Function:
 
 
 def find_policy(name: str) -> Policy:
-    """The policy of this name. Raises PolicyError, in one line, naming the known ones or what is wrong with the file."""
+    """The policy of this name. Raises PolicyError naming the known ones, or what is wrong with the file."""
     if name in NAMED:
         return NAMED[name]()
     path, separator, attribute = name.rpartition(":")

@@ -3,14 +3,17 @@
 #
 #   vagrant/provision.sh          what `testbed run` needs
 #   vagrant/provision.sh --dev    the tests' and linters' needs as well
+#   vagrant/provision.sh --list-packages    print the system packages and do nothing (for image builders)
 set -euo pipefail
 
 usage() { sed -n '2,6s/^# \{0,1\}//p' "$0"; }
 
 extras=""
+list=""
 for argument in "$@"; do
     case "$argument" in
         --dev) extras="[dev]" ;;
+        --list-packages) list=yes ;;
         -h | --help) usage; exit 0 ;;
         *) echo "provision.sh: unknown option $argument (there is --dev)" >&2; exit 2 ;;
     esac
@@ -32,6 +35,10 @@ packages=(sudo mininet iproute2 ethtool tcpdump iputils-ping util-linux mount pr
     gcc libc6-dev python3 python3-dev python3-venv)
 if [ -n "$extras" ]; then
     packages+=(tshark)
+fi
+if [ -n "$list" ]; then
+    printf '%s\n' "${packages[@]}"
+    exit 0
 fi
 
 missing=()

@@ -8,5 +8,5 @@ from scheduler.policies.search import Search
 from scheduler.policies.triangles import Triangles
 
 NAMED: dict[str, type[Policy]] = {
-    policy.name: policy for policy in (AllToAll, Triangles, Pairs, PairsLine, Regional, Search)
+    policy.name: policy for policy in (AllToAll, Triangles, Pairs, Regional, PairsLine, Search)
 }

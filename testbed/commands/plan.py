@@ -14,7 +14,7 @@ from rich.table import Table
 from scheduler.divergence import MEASURES
 from scheduler.errors import PolicyError
 from scheduler.exchange import AGGREGATIONS, MULTICASTS
-from scheduler.plan import Plan, plan_to_json
+from scheduler.plan import Plan, RoundPlan, plan_to_json
 from scheduler.planner import plan
 from scheduler.policies.interface import Policy
 from scheduler.policies.search import Search
@@ -165,8 +165,9 @@ def _document(topology: Topology, planned: Plan, scale: Scale) -> dict[str, Any]
 def _print(topology: Topology, plans: list[Plan], scale: Scale) -> None:
     console = Console(highlight=False)
     table = Table(title=f"{topology.name}: {plans[0].payload_gb:g} GB per island and round", title_justify="left")
-    for heading in ("policy", "memory, GB", "T, ms", "+ packets, ms", "A, rounds", "objective, ms", "bound, ms"):
-        table.add_column(heading, justify="left" if heading == "policy" else "right")
+    table.add_column("policy", no_wrap=True)
+    for heading in ("memory GB", "T ms", "+ packets ms", "A rounds", "objective ms", "bound ms"):
+        table.add_column(heading, justify="right")
     for planned in plans:
         bound = _number(planned.lower_bound_ms, 0)
         table.add_row(
@@ -179,22 +180,26 @@ def _print(topology: Topology, plans: list[Plan], scale: Scale) -> None:
             f"{bound} (proven)" if planned.proven_optimal else bound,
         )
     console.print(table)
+    reasons: dict[tuple[str, str], list[str]] = {}
     for planned in plans:
         if planned.reason is not None:
-            console.print(f"{planned.policy} at {planned.memory_gb:g} GB: {planned.reason}", soft_wrap=True)
+            reasons.setdefault((planned.policy, planned.reason), []).append(f"{planned.memory_gb:g}")
+    for (policy, reason), memories in reasons.items():
+        console.print(f"{policy} at {', '.join(memories)} GB: {reason}", soft_wrap=True)
     if len(plans) == 1:
-        for number_, cliques in enumerate(plans[0].rounds, start=1):
-            console.print(_round_table(number_, plans[0]))
-            if cliques.binding:
-                console.print(f"used to the full: {', '.join(cliques.binding)}", soft_wrap=True)
+        for position, planned_round in enumerate(plans[0].rounds, start=1):
+            console.print(_round_table(position, planned_round))
+            if planned_round.binding:
+                console.print(f"used to the full: {', '.join(planned_round.binding)}", soft_wrap=True)
 
 
-def _round_table(position: int, planned: Plan) -> Table:
-    planned_round = planned.rounds[position - 1]
+def _round_table(position: int, planned_round: RoundPlan) -> Table:
     title = f"round {position}: {_number(planned_round.round_time_ms, 1)} ms"
     table = Table(title=title, title_justify="left")
-    for heading in ("island", "to", "offset, ms", "duration, ms", "rate, Gbit/s", "peak memory, GB"):
-        table.add_column(heading, justify="left" if heading in ("island", "to") else "right")
+    table.add_column("island", no_wrap=True)
+    table.add_column("to")
+    for heading in ("offset ms", "duration ms", "rate Gbit/s", "peak memory GB"):
+        table.add_column(heading, justify="right")
     for flow in planned_round.flows:
         table.add_row(
             flow.source,

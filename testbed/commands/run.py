@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
+from scheduler.exchange import AGGREGATIONS
 from testbed.commands.arguments import number, whole_number
 from testbed.run.experiment import run_experiment
 from testbed.run.settings import RunSettings
@@ -44,7 +45,26 @@ def add_parser(commands: Any) -> None:
         help="factor on all times, for slow machines; results are printed undilated",
     )
     option("--links", default=defaults.links, metavar="KIND", help="how links are emulated: auto or delayline")
-    option("--multicast", default=defaults.multicast, metavar="PLANE", help="who installs the trees: auto or direct")
+    option(
+        "--multicast",
+        default=defaults.multicast,
+        metavar="PLANE",
+        help="who installs the trees: pim (FRR), direct (the testbed), auto, or unicast (a copy per receiver)",
+    )
+    option(
+        "--aggregation",
+        choices=AGGREGATIONS,
+        default=defaults.aggregation,
+        help="where contributions are summed: at the island's edge, or by its hosts",
+    )
+    option("--trees", default=defaults.trees, metavar="KIND", help="multicast trees of the plan: shortest or optimised")
+    option(
+        "--hosts-per-island",
+        type=whole_number(1),
+        default=defaults.hosts_per_island,
+        metavar="H",
+        help="hosts that share an island's payload and access link",
+    )
     option("--engine", default=defaults.engine, metavar="NAME", help="the aggregator's engine")
     option("--seed", type=whole_number(0), default=defaults.seed, help="seed of everything random")
     option("--out", type=Path, metavar="DIR", help="the run directory (default: runs/<UTC time>-<policy>)")
@@ -64,6 +84,9 @@ def execute(arguments: argparse.Namespace) -> int:
         scale=Scale(arguments.rate_scale, arguments.time_dilation),
         links=arguments.links,
         multicast=arguments.multicast,
+        aggregation=arguments.aggregation,
+        trees=arguments.trees,
+        hosts_per_island=arguments.hosts_per_island,
         engine=arguments.engine,
         seed=arguments.seed,
         out=arguments.out,

@@ -98,7 +98,7 @@ class DirectionCounters:
 
     Every frame is accounted for: in + duplicated = out + dropped_* + on their way. `dropped_other` is never physics
     but a machine that could not keep up (or a frame longer than the MTU allows): such a measurement is not to be
-    trusted. Some of these frames were never seen, so `bytes_in` does not have them.
+    trusted. Some of these frames were never seen, so `bytes_in` does not have them. What a kind cannot know is None.
     """
 
     frames_in: int
@@ -108,8 +108,8 @@ class DirectionCounters:
     dropped_queue: int
     dropped_loss: int
     dropped_other: int
-    queue_high_water_bytes: int
-    worst_lateness_ns: int
+    queue_high_water_bytes: int | None
+    worst_lateness_ns: int | None
     dropped_down: int = 0
     duplicated: int = 0
     corrupted: int = 0

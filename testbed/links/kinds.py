@@ -6,10 +6,11 @@ from importlib.metadata import entry_points
 from testbed.errors import TestbedError
 from testbed.links.delayline import DelayLine
 from testbed.links.interface import Link, LinkKind
+from testbed.links.netem import Netem
 
 ENTRY_POINT_GROUP = "testbed.links"
-_BUILT_IN: Mapping[str, Callable[[], LinkKind]] = {"delayline": DelayLine}
-_PREFERENCE = ("delayline",)  # of `auto`
+_BUILT_IN: Mapping[str, Callable[[], LinkKind]] = {"delayline": DelayLine, "netem": Netem}
+_PREFERENCE = ("netem", "delayline")  # of `auto`
 
 
 def choose_link_kind(name: str, links: Sequence[Link]) -> LinkKind:

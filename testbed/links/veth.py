@@ -5,6 +5,7 @@ see each frame as it would be on the wire. So they are off on every end, and rea
 """
 
 import ctypes
+import errno
 import fcntl
 import os
 import socket
@@ -59,9 +60,10 @@ def make_pairs(pairs: Sequence[tuple[PairEnd, PairEnd]], group: int = 0) -> None
                     peer=peer,
                 )
             except NetlinkError as error:
+                hint = "; `testbed clean` removes what an earlier run left" if error.code == errno.EEXIST else ""
                 raise LinkError(
                     f"cannot make interface {second.interface} in the namespace of process {second.pid}: "
-                    f"{os.strerror(error.code)}; `testbed clean` removes what an earlier run left"
+                    f"{os.strerror(error.code)}{hint}"
                 ) from error
 
 

@@ -9,8 +9,9 @@ from testbed.multicast.groups import Tree
 from testbed.multicast.interface import MulticastPlane
 from testbed.multicast.limits import too_many_memberships
 from testbed.multicast.pim import PimPlane
+from testbed.multicast.unicast import UnicastPlane
 
-PLANES: Mapping[str, Callable[[], MulticastPlane]] = {"pim": PimPlane, "direct": DirectPlane}
+PLANES: Mapping[str, Callable[[], MulticastPlane]] = {"pim": PimPlane, "direct": DirectPlane, "unicast": UnicastPlane}
 _PREFERENCE = ("pim", "direct")  # of `auto`
 
 

@@ -70,6 +70,10 @@ class CorePair:
     def name(self) -> str:
         return f"{self.a}-{self.b}"
 
+    @property
+    def both_ways(self) -> tuple[tuple[str, str], tuple[str, str]]:
+        return (self.a, self.b), (self.b, self.a)
+
     def address(self, router: str) -> str:
         return str(IPv4Address(_CORE_BASE + 4 * self.index + (1 if router == self.a else 2)))
 
@@ -110,6 +114,23 @@ def island_subnet(island_id: int) -> str:
 
 def _island_address(island_id: int, number: int) -> str:
     return str(IPv4Address(_ISLAND_BASE + (island_id << 8) + number))
+
+
+def node_names(topology: Topology, hosts: int) -> list[str]:
+    """All nodes of the emulated network."""
+    names = [*topology.transits]
+    for island in topology.islands:
+        names += [island.id, edge_name(island.id)]
+        if hosts > 1:
+            names.append(lan_name(island.id))
+        names += [host_name(island.id, host) for host in range(1, hosts + 1)]
+    return names
+
+
+def check_hosts(hosts: int) -> None:
+    """Raise TestbedError if islands cannot have so many hosts."""
+    if hosts > MAX_HOSTS:
+        raise TestbedError(f"--hosts-per-island {hosts}: an island has at most {MAX_HOSTS}")
 
 
 def check_names(topology: Topology) -> None:

@@ -36,9 +36,10 @@ def plot_plans(topology: Topology, plans: Sequence[Plan], path: Path) -> None:
     drawn = min(feasible, key=lambda planned: planned.objective_ms)
     rounds = drawn.rounds[:_ROUNDS_DRAWN]
     islands = topology.island_ids[:_ISLANDS_DRAWN]
-    height = max(3.0, 0.45 * len(islands))
+    height = max(3.0, 0.6 * len(islands))
     figure = Figure(figsize=(max(11.0, 5.5 * len(rounds)), height + 4.2), layout="constrained")
-    above, below = figure.subfigures(2, 1, height_ratios=[height, 4.2])
+    parts: Any = figure.subfigures(2, 1, height_ratios=[height, 4.2])
+    above, below = parts
     above.suptitle(f"{drawn.policy} on {topology.name}, {drawn.memory_gb:g} GB: what each island sends and receives")
     axes = above.subplots(1, len(rounds), sharey=True, squeeze=False)[0]
     for position, (axis, planned) in enumerate(zip(axes, rounds, strict=True), start=1):
@@ -69,14 +70,8 @@ def _gantt(axis: Any, topology: Topology, planned: RoundPlan, islands: Sequence[
     for island, streams in coming.items():
         thickness = 0.4 / max(len(streams), 1)
         for k, (start, duration, source) in enumerate(sorted(streams)):
-            axis.barh(
-                row[island] + 0.03 + thickness * (k + 0.5),
-                duration,
-                thickness * 0.8,
-                start,
-                color=colour[source],
-                alpha=0.6,
-            )
+            middle = row[island] + 0.03 + thickness * (k + 0.5)
+            axis.barh(middle, duration, thickness * 0.8, start, color=colour[source], alpha=0.6)
     axis.axvline(planned.round_time_ms, color="black", linewidth=0.8, linestyle="--")
     axis.set_yticks(range(len(islands)), islands)
     axis.set_ylim(len(islands) - 0.4, -0.6)
@@ -100,6 +95,9 @@ def _objectives(axis: Any, feasible: Sequence[Plan]) -> None:
             axis.plot(memories, objectives, marker="o", label=name)
             drawn = True
     axis.set_xscale("symlog", linthresh=0.1)
+    memories_gb = sorted({planned.memory_gb for planned in feasible})
+    axis.set_xticks(memories_gb, [f"{memory_gb:g}" for memory_gb in memories_gb])
+    axis.minorticks_off()
     axis.set_xlabel("aggregator memory, GB")
     axis.set_ylabel("objective T·(A + 1/2), ms")
     axis.set_ylim(bottom=0)
@@ -120,6 +118,7 @@ def _survival(axis: Any, plans: Sequence[Plan]) -> None:
         text = f"A = {lifetime:.2f}" if math.isfinite(lifetime) else "never mixes"
         curve = planned.survival[:25]
         axis.plot(range(len(curve)), curve, marker=".", label=f"{planned.policy} ({text})")
+    axis.xaxis.get_major_locator().set_params(integer=True)
     axis.set_xlabel("rounds since an update was born")
     axis.set_ylabel("survival S(k)")
     axis.set_ylim(0, 1.05)

@@ -2,7 +2,7 @@
 
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,13 +18,22 @@ from scheduler.plan import Plan, plan_to_json
 from scheduler.planner import plan as make_plan
 from scheduler.topology import Topology
 from testbed.errors import TestbedError
-from testbed.links.interface import Link, LinkKind
+from testbed.links.interface import DirectionCounters, Link, LinkKind
 from testbed.links.kinds import choose_link_kind
 from testbed.multicast.interface import MulticastPlane, RunningPlane, Site
-from testbed.multicast.planes import choose_plane
+from testbed.multicast.planes import check_plane_name, choose_plane
 from testbed.network import naming
 from testbed.network.emulated import build_network, emulated_links
-from testbed.run.accounting import link_loads, planned_bytes
+from testbed.policies import find_policy
+from testbed.run.accounting import (
+    ROUTING_BYTES_PER_S,
+    UNPLANNED_BYTES,
+    Direction,
+    LinkLoad,
+    link_loads,
+    planned_streams,
+    saving,
+)
 from testbed.run.epochs import Readiness, introduce_epoch
 from testbed.run.frames import Framing, frame_payload
 from testbed.run.machine import check_machine
@@ -88,9 +97,8 @@ def prepare(settings: RunSettings) -> Prepared:
     except EngineError as error:
         raise TestbedError(f"--engine: {error}") from error
     check_run_directory(settings.out)
-    plan = make_plan(topology, settings.policy, memory_gb=settings.memory_gb, payload_gb=settings.payload_gb)
-    if not plan.feasible:
-        raise TestbedError(f"policy {settings.policy} cannot run with {settings.memory_gb:g} GB: {plan.reason}")
+    check_plane_name(settings.multicast)
+    plan = plan_policy(settings, topology, settings.policy)
     framing = frame_payload(settings.scale.size_bytes(settings.payload_gb))
     needed = value_count(workload.tensors(Setting(Path(), settings.seed, len(topology.islands), framing.values)))
     if needed > framing.values:
@@ -98,12 +106,31 @@ def prepare(settings: RunSettings) -> Prepared:
             f"workload {settings.workload} has {needed} values, but a payload of {settings.payload_gb:g} GB at rate "
             f"scale {settings.scale.rate_scale:g} carries {framing.values}; raise --payload-gb or --rate-scale"
         )
-    epoch = make_epoch(0, plan, topology, framing, settings.scale, settings.hosts_per_island)
-    links = emulated_links(topology, settings.scale, settings.seed)
-    check_machine(3 * len(topology.islands) + len(topology.transits))
+    hosts, copies = settings.hosts_per_island, settings.copies
+    naming.check_hosts(hosts)
+    epoch = make_epoch(0, plan, topology, framing, settings.scale, hosts, copies)
+    links = emulated_links(topology, settings.scale, settings.seed, hosts)
+    check_machine(len(naming.node_names(topology, hosts)))
     link_kind = choose_link_kind(settings.links, links)
     plane = choose_plane(settings.multicast, topology, epoch.distinct_trees())
     return Prepared(settings, topology, plan, framing, epoch, workload, links, link_kind, plane)
+
+
+def plan_policy(settings: RunSettings, topology: Topology, policy: str) -> Plan:
+    """The plan of a policy as the run's settings want it. Raises TestbedError if it cannot run, or SchedulerError."""
+    plan = make_plan(
+        topology,
+        find_policy(policy),
+        memory_gb=settings.memory_gb,
+        payload_gb=settings.payload_gb,
+        multicast="unicast" if settings.copies else "direct",
+        aggregation=settings.aggregation,
+        trees=settings.trees,
+        seed=settings.seed,
+    )
+    if not plan.feasible:
+        raise TestbedError(f"policy {policy} cannot run with {settings.memory_gb:g} GB: {plan.reason}")
+    return plan
 
 
 @contextmanager
@@ -125,7 +152,7 @@ def _run(prepared: Prepared, state: RunState, run_dir: RunDirectory, console: Co
     settings, topology, epoch = prepared.settings, prepared.topology, prepared.epoch
     began = time.monotonic()
     with ExitStack() as undo:
-        network = build_network(topology, prepared.links, prepared.link_kind, state.run_id)
+        network = build_network(topology, prepared.links, prepared.link_kind, state.run_id, settings.hosts_per_island)
         undo.callback(network.close)
         console.print(
             f"network: {len(network.pids)} nodes and {len(prepared.links)} links in {time.monotonic() - began:.2f} s"
@@ -157,7 +184,7 @@ def _run(prepared: Prepared, state: RunState, run_dir: RunDirectory, console: Co
         counters_after = network.links.counters()
         fleet.send(fleet.of("trainer"), "evaluate")
         evaluated = fleet.gather(fleet.of("trainer"), "evaluated", TRAINING_TIMEOUT_S * settings.scale.time_dilation)
-        planned = planned_bytes(epoch, topology, prepared.framing, [record.phase for record in records])
+        loads = _loads(prepared, records, counters_before, counters_after)
         run_dir.rounds(records, settings.scale)
         run_dir.event("finished", rounds=len(records))
         return summarise(
@@ -165,7 +192,8 @@ def _run(prepared: Prepared, state: RunState, run_dir: RunDirectory, console: Co
                 settings=settings,
                 epoch=epoch,
                 records=records,
-                loads=link_loads(planned, counters_before, counters_after),
+                loads=loads,
+                saving=saving(loads, topology, prepared.framing),
                 evaluations={process.island: evaluated[process] for process in fleet.of("trainer")},
                 memory=memory_budget(topology, settings, prepared.framing),
                 links_kind=prepared.link_kind.name,
@@ -174,6 +202,23 @@ def _run(prepared: Prepared, state: RunState, run_dir: RunDirectory, console: Co
                 warnings=started.warnings,
             )
         )
+
+
+def _loads(
+    prepared: Prepared,
+    records: Sequence[RoundRecord],
+    before: Mapping[Direction, DirectionCounters],
+    after: Mapping[Direction, DirectionCounters],
+) -> list[LinkLoad]:
+    """What each link should have carried in these rounds, and did."""
+    settings, topology = prepared.settings, prepared.topology
+    rounds = [(prepared.epoch, record.phase) for record in records]
+    hosts = settings.hosts_per_island
+    planned = planned_streams(rounds, topology, settings.aggregation, hosts)
+    unicast = planned_streams(rounds, topology, settings.aggregation, hosts, copies=True)
+    seconds = (records[-1].start_ns - records[0].start_ns) / 1e9 if records else 0.0
+    allowed = UNPLANNED_BYTES + (round(ROUTING_BYTES_PER_S * seconds) if prepared.plane.name == "pim" else 0)
+    return link_loads(planned, unicast, prepared.framing, before, after, allowed)
 
 
 def _report_readiness(

@@ -1,7 +1,7 @@
 """A plan in the terms of run control: what each process has to do in each phase of an epoch."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from scheduler.plan import Plan, RoundPlan
@@ -118,16 +118,24 @@ def make_epoch(
     framing: Framing,
     scale: Scale,
     hosts: int = 1,
+    copies: bool = False,
     live: Collection[Tree] = (),
 ) -> Epoch:
     """The epoch that runs `plan`, beside the `live` trees of epochs before.
 
+    With `copies` all of a host's packets come from the address that it is known by: there are no trees to tell apart.
     Raises TestbedError if its trees cannot have groups.
     """
     island_ids = {island.id: island_id for island_id, island in enumerate(topology.islands)}
     phases = tuple(_phase(planned, topology, framing, scale) for planned in plan.rounds)
     trees = allocate_trees(plan, island_ids, hosts, live)
-    return Epoch(number, plan, scale.emulated_ns(plan.round_time_ms), phases, trees, island_ids, scale, hosts)
+    if copies:
+        trees = {
+            (phase, name, shard): replace(tree, address=naming.host_address(island_ids[name], shard + 1))
+            for (phase, name, shard), tree in trees.items()
+        }
+    period_ns = scale.emulated_ns(plan.round_time_ms)
+    return Epoch(number, plan, period_ns, phases, trees, island_ids, scale, hosts, copies)
 
 
 def _phase(planned: RoundPlan, topology: Topology, framing: Framing, scale: Scale) -> Phase:

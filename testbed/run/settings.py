@@ -29,3 +29,13 @@ class RunSettings:
     seed: int = 1
     out: Path | None = None
     strict: bool = False
+
+    @property
+    def copies(self) -> bool:
+        """Whether each receiver gets a copy of its own."""
+        return self.multicast == "unicast"
+
+    @property
+    def engine_in_use(self) -> str:
+        """With host aggregation the edges sum nothing."""
+        return "passthrough" if self.aggregation == "host" else self.engine

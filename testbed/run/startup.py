@@ -151,7 +151,7 @@ def _set_up(start_up: StartUp, process: Process) -> dict[str, Any]:
                 for number in range(naming.MAX_HOST_ADDRESSES)
             },
             "slots": memory_budget(start_up.topology, settings, framing).slots,
-            "engine": settings.engine,
+            "engine": settings.engine_in_use,
             "line_rate_bps": settings.scale.rate_bps(line_rate_gbps),
         }
     if process.role == "dataplane":

@@ -28,6 +28,7 @@ class Outcome:
     epoch: Epoch
     records: Sequence[RoundRecord]
     loads: Sequence[LinkLoad]
+    saving: Mapping[str, float]
     evaluations: Mapping[str, Mapping[str, Any]]
     memory: MemoryBudget
     links_kind: str
@@ -94,9 +95,10 @@ def summarise(outcome: Outcome) -> dict[str, Any]:
         "send_lateness_us": _worst_lateness(records),
         "links_kind": outcome.links_kind,
         "multicast_plane": outcome.multicast_plane,
-        "aggregation": "edge",
-        "engine": outcome.settings.engine,
+        "aggregation": outcome.settings.aggregation,
+        "engine": outcome.settings.engine_in_use,
         "accuracy": {name: values["accuracy"] for name, values in outcome.evaluations.items() if "accuracy" in values},
+        "multicast": dict(outcome.saving),
         "links": [{**asdict(load), "ok": load.ok} for load in outcome.loads],
         "run_dir": outcome.run_dir,
         "warnings": warnings,
@@ -113,12 +115,13 @@ def passed(summary: Mapping[str, Any], strict: bool) -> bool:
 
 def _memory(outcome: Outcome) -> dict[str, float]:
     memory, scale = outcome.memory, outcome.settings.scale
+    summing = outcome.settings.aggregation == "edge"
     peaks_gb = [peak for planned in outcome.epoch.plan.rounds for peak in planned.peak_memory_gb.values()]
     high_water = max(
         (int(report["high_water_slots"]) for record in outcome.records for report in record.retired.values()), default=0
     )
     return {
-        "planned_peak_gb": max(peaks_gb, default=0.0),
+        "planned_peak_gb": max(peaks_gb, default=0.0) if summing else 0.0,
         "measured_peak_gb": scale.full_size_gb(high_water * memory.slot_bytes),
         "floor_used": max(high_water - memory.budget_slots, 0) / memory.floor_slots,
     }

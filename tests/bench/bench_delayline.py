@@ -23,6 +23,7 @@ from frame_source import Load, Sink, hogs, open_load_socket, processor_seconds, 
 from link_probes import HEADER, PROBE_TYPE, Node, direction, link, send_in_thread, settled  # noqa: E402
 
 from testbed.links.delayline import DelayLine  # noqa: E402
+from testbed.links.delayline.sizes import MOST_RATE_BPS  # noqa: E402
 from testbed.links.interface import Lateness, Link, RunningLinks, default_queue_bytes  # noqa: E402
 from testbed.links.veth import PairEnd, bring_up, make_pairs  # noqa: E402
 
@@ -138,6 +139,7 @@ def measure_rate() -> None:
         (2000, 9014, 0.2),
         (4000, 9014, 0.1),
         (6000, 9014, 0.1),
+        (10000, 9014, 0.05),
     ):
         with bench() as b:
             running = b.build(link("a", "b", direction(10.0, rate_mbps, 200_000_000)))
@@ -176,7 +178,7 @@ def plain_veth(size: int, seconds: float) -> float:
 def through_link(size: int, frames_per_s: float, seconds: float) -> tuple[float, int, int, float, int]:
     """Rate sent, frames lost in the line, p99 lateness, its processor use, frames that the receiver missed."""
     with bench() as b:
-        running = b.build(link("a", "b", direction(30.0, 30_000, 200_000_000)))
+        running = b.build(link("a", "b", direction(30.0, MOST_RATE_BPS / 1e6, 100_000_000)))
         sink = Sink(open_load(b, "b", "a", receives=True), size)
         pid = process_of(b)
         used = processor_seconds(pid)

@@ -38,7 +38,11 @@ class Control:
             except OSError as error:
                 self._socket.close()
                 raise LinkError(f"cannot start {PROGRAM}: {error.strerror}; build it again") from error
-        self._expect_ok(self._receive())
+        try:
+            self._expect_ok(self._receive())
+        except LinkError:
+            self.stop()
+            raise
 
     @property
     def pid(self) -> int:

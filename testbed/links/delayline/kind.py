@@ -4,6 +4,7 @@ import os
 import socket
 from collections.abc import Mapping, Sequence
 
+from testbed.links.checks import wrong_link
 from testbed.links.delayline.control import PROGRAM, Control
 from testbed.links.delayline.messages import parse_counters, parse_direction, settings
 from testbed.links.delayline.sizes import (
@@ -13,7 +14,6 @@ from testbed.links.delayline.sizes import (
     ring_slots,
     rings_can_be_generous,
     wrong_direction,
-    wrong_link,
 )
 from testbed.links.interface import Direction, DirectionCounters, Link, LinkError
 from testbed.links.veth import PairEnd, bring_up, make_pairs
@@ -37,7 +37,7 @@ class DelayLine:
             socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0).close()
         except OSError as error:
             return f"no packet sockets here ({error.strerror}): load the module af_packet, or use --links netem"
-        wrong = wrong_link(links)
+        wrong = wrong_link(links, wrong_direction)
         if wrong:
             return wrong
         needed, available = memory_bytes(links), available_memory_bytes()

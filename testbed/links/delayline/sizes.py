@@ -4,10 +4,11 @@ import math
 import os
 from collections.abc import Sequence
 
+from testbed.links.checks import wrong_numbers
 from testbed.links.interface import FRAME_BYTES, Direction, Link
 
 # The highest rate at which one direction, alone, was measured to lose nothing on two cores: see docs/links.md.
-MOST_RATE_BPS = 30_000_000_000
+MOST_RATE_BPS = 10_000_000_000
 MOST_DELAY_NS = 3_600_000_000_000
 
 SLOT_BYTES = 65536 // 7
@@ -66,29 +67,6 @@ def available_memory_bytes() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
 
 
-def wrong_link(links: Sequence[Link]) -> str | None:
-    """The first thing about these links that cannot be had, or None."""
-    pairs: dict[frozenset[str], str] = {}
-    for link in links:
-        ends = frozenset((link.a.node, link.b.node))
-        if len(ends) == 1:
-            return f"link {link.name}: both ends are at node {link.a.node}; a link joins two nodes"
-        if ends in pairs:
-            return f"link {link.name}: {pairs[ends]} joins the same two nodes; merge them into one"
-        pairs[ends] = link.name
-        for end in (link.a, link.b):
-            if not 0 < len(end.interface.encode()) <= 15:
-                return f"link {link.name}: interface name {end.interface!r} must have 1 to 15 bytes"
-        for direction, arrow in (
-            (link.forward, f"{link.a.node}>{link.b.node}"),
-            (link.backward, f"{link.b.node}>{link.a.node}"),
-        ):
-            wrong = wrong_direction(direction)
-            if wrong:
-                return f"link {link.name} ({arrow}): {wrong}"
-    return None
-
-
 def wrong_direction(direction: Direction) -> str | None:
     """The first thing about this direction that cannot be had, or None."""
     if not 0 <= direction.one_way_delay_ns <= MOST_DELAY_NS:
@@ -98,22 +76,4 @@ def wrong_direction(direction: Direction) -> str | None:
             f"rate {direction.rate_bps / 1e9:g} Gbit/s is not within 1 bit/s and {MOST_RATE_BPS / 1e9:g} Gbit/s, "
             "the most that delayline was measured to carry; lower the rate scale"
         )
-    if direction.queue_bytes < 0:
-        return f"queue {direction.queue_bytes} bytes is below 0"
-    if not 0 <= direction.jitter_ns <= direction.one_way_delay_ns:
-        return f"jitter {direction.jitter_ns} ns is not within 0 and the delay, {direction.one_way_delay_ns} ns"
-    if not -(2**63) <= direction.seed < 2**63:
-        return f"seed {direction.seed} does not fit 64 bits"
-    for name, probability in _probabilities(direction).items():
-        if not 0 <= probability <= 1:
-            return f"{name} {probability:g} is not a probability within 0 and 1"
-    return None
-
-
-def _probabilities(direction: Direction) -> dict[str, float]:
-    probabilities = {"loss": direction.loss, "duplicate": direction.duplicate, "corrupt": direction.corrupt}
-    if direction.bursts is not None:
-        bursts = direction.bursts
-        probabilities |= {"bursts enter": bursts.enter, "bursts leave": bursts.leave}
-        probabilities |= {"bursts loss": bursts.loss, "bursts loss outside": bursts.loss_outside}
-    return probabilities
+    return wrong_numbers(direction)

@@ -10,8 +10,9 @@ from link_probes import Node, Port
 
 from testbed.links.delayline import DelayLine
 from testbed.links.interface import Link, LinkKind, RunningLinks
+from testbed.links.netem import Netem
 
-KINDS: dict[str, type[LinkKind]] = {"delayline": DelayLine}
+KINDS: dict[str, type[LinkKind]] = {"delayline": DelayLine, "netem": Netem}
 
 
 class Bench:
@@ -21,6 +22,7 @@ class Bench:
         self.kind = kind
         self.run_id = f"test-{uuid4().hex[:8]}"
         self.nodes: dict[str, Node] = {}
+        self.takes_seed = True  # of the links built last; kernels before 6.7 have no seed for netem
         self._running: list[RunningLinks] = []
         self._ports: list[Port] = []
 
@@ -29,9 +31,18 @@ class Bench:
             self.nodes[name] = Node(name)
         return self.nodes[name]
 
+    @property
+    def has_program(self) -> bool:
+        """Whether a program of ours carries the frames: it can be stopped, killed, and asked how late it was."""
+        return self.kind.name == "delayline"
+
     def build(self, *links: Link) -> RunningLinks:
+        refusal = self.kind.refusal(links)
+        if refusal and "is not emulated by" in refusal:
+            pytest.skip(refusal)
         pids = {end.node: self.node(end.node).pid for link in links for end in (link.a, link.b)}
         running = self.kind.build(links, pids, self.run_id)
+        self.takes_seed = not any("takes no seed" in warning for warning in running.warnings)
         self._running.append(running)
         return running
 

@@ -139,3 +139,12 @@ def left(counters: DirectionCounters) -> int:
 
 def delays_ns(received: Sequence[Received]) -> list[int]:
     return sorted(one.received_ns - one.sent_ns for one in received)
+
+
+def until(condition: Callable[[], bool], seconds: float = 5.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True

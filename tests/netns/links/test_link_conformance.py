@@ -60,7 +60,7 @@ def test_short_delays_and_none(bench: Bench, one_way_delay_ms: float) -> None:
 def test_back_to_back_frames_leave_spaced_by_their_transmission_time(
     bench: Bench, rate_mbps: float, size: int, count: int
 ) -> None:
-    bench.build(link("a", "b", direction(5.0, rate_mbps)))
+    bench.build(link("a", "b", direction(5.0, rate_mbps, count * size)))
     a, b = bench.port("a", "b"), bench.port("b", "a")
     sender = send_in_thread(a, count, size)
     received = b.receive(1.0, count)
@@ -90,13 +90,18 @@ def test_queue_holds_what_was_asked_and_not_a_frame_more(
         a.send(number, size)
     assert time.monotonic() - began < 0.070
     received = b.receive(1.0)
-    assert [one.number for one in received] == list(range(waiting + 1))
+    passed = len(received)
+    if bench.kind.name == "netem":  # one largest frame's bytes more may wait: docs/links-netem.md
+        assert waiting + 1 <= passed <= (queue_bytes + LARGEST) // size + 1
+    else:
+        assert passed == waiting + 1
+    assert [one.number for one in received] == list(range(passed))
     counters = settled(running, ("a", "b"), 100)
     assert counters.frames_in == 100
-    assert counters.frames_out == waiting + 1
-    assert counters.dropped_queue == 100 - (waiting + 1)
+    assert counters.frames_out == passed
+    assert counters.dropped_queue == 100 - passed
     assert counters.dropped_loss == counters.dropped_other == 0
-    assert counters.queue_high_water_bytes == waiting * size
+    assert counters.queue_high_water_bytes == (waiting * size if bench.has_program else None)
 
 
 def test_counters_are_exact_and_directions_independent(bench: Bench) -> None:
@@ -114,7 +119,11 @@ def test_counters_are_exact_and_directions_independent(bench: Bench) -> None:
     assert (backward.frames_in, backward.bytes_in) == (backward.frames_out, backward.bytes_out) == (70, 49_000)
     for counters in (forward, backward):
         assert counters.dropped_queue == counters.dropped_loss == counters.dropped_other == 0
-        assert counters.worst_lateness_ns > 0
+        if bench.has_program:
+            assert counters.worst_lateness_ns is not None
+            assert counters.worst_lateness_ns > 0
+        else:
+            assert counters.worst_lateness_ns is None
 
 
 def test_frames_arrive_unchanged(bench: Bench) -> None:
@@ -168,7 +177,7 @@ def lost(bench: Bench, loss: float, seed: int, count: int = 2000) -> set[int]:
 
 def test_loss_has_the_probability_asked_and_is_reproducible(bench: Bench) -> None:
     first, again, other = lost(bench, 0.1, seed=1), lost(bench, 0.1, seed=1), lost(bench, 0.1, seed=2)
-    assert first == again
+    assert (first == again) is bench.takes_seed
     assert first != other
     for missing in (first, other):
         assert abs(len(missing) - 200) <= 5 * (2000 * 0.1 * 0.9) ** 0.5

@@ -1,0 +1,20 @@
+"""What every link kind must do, for netem, on a kernel that has it: the tests of tests/netns/links, run in the machine.
+
+Only those whose outcome does not depend on how fast the machine is; test_links.py judges times.
+"""
+
+from tests.vm.machine import Machine
+
+LIMIT_S = 300
+TIMED = ("delay", "spaced", "slow_full_neighbour", "change_of_rate", "holds_nobody_back")
+
+
+def test_netem_does_what_every_kind_must(machine: Machine) -> None:
+    chosen = " and not ".join(["netem", *TIMED])
+    command = ["/opt/testbed/venv/bin/python", "-m", "pytest", "-q", "tests/netns/links", "-k", chosen]
+    done = machine.run(command, LIMIT_S)
+    if done.status == 1:
+        # The emulated machine may stall for as long as its host does something else: once more, what failed.
+        done = machine.run([*command, "--last-failed"], LIMIT_S)
+    assert done.status == 0, done.stdout[-4000:]
+    assert " passed" in done.stdout
