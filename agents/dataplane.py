@@ -1,5 +1,7 @@
 """The data-plane process of a host: sends the round's contribution on time, takes in what the edge sends.
 
+Where an island has several hosts, each then gives the others what it has received.
+
     python -m agents.dataplane --control-fd N
 
 Run control is docs/run-control.md. Nothing else happens here: no training, no garbage collection, and the sending
@@ -20,6 +22,8 @@ import numpy as np
 
 from agents._pacer import Pacer
 from agents.exchange_area import ExchangeArea, map_exchange_area
+from agents.island_memory import IslandMemory
+from agents.lan import Lan
 from agents.receiving import RoundReceiver, open_receiver, overflows, receive_buffer_bytes
 from agents.sending import RoundPackets, destination, frame_sizes, open_sender, probe_packet, turns_ns
 from agents.shard import Shard, make_shard
@@ -86,12 +90,14 @@ class DataPlane:
     """One host: its sockets, its packets and the round at hand."""
 
     def __init__(
-        self, channel: Channel, shard: Shard, frames: Sequence[Sequence[int]], address: str, area: ExchangeArea
+        self, channel: Channel, shards: list[Shard], own: int, address: str, area: ExchangeArea, lan: Lan
     ) -> None:
-        """`frames` has the on-wire bytes of each shard's frames. Raises OSError if the sockets cannot be had."""
+        """`shards` are all of the island's, `own` is this host's number among them. Raises OSError without sockets."""
         self._channel = channel
-        self._shard = shard
-        self._frames = frames
+        self._shard = shard = shards[own]
+        self._frames = [frame_sizes(each) for each in shards]
+        self._memory = IslandMemory(shards, own, area)
+        self._lan = lan
         self._area = area
         self._packets = RoundPackets(shard)
         self._receiver = open_receiver(address)
@@ -101,6 +107,7 @@ class DataPlane:
         self._add_line(address)
         self._epochs: dict[int, list[_Phase]] = {}
         self._round: _Round | None = None
+        self._gather_began_ns = 0
         self._buffer = memoryview(bytearray(_LONGEST_DATAGRAM))
         self._late = 0
         self._refused = 0
@@ -111,6 +118,7 @@ class DataPlane:
         for line in self._lines.values():
             line.close()
         self._receiver.close()
+        self._lan.close()
 
     def _add_line(self, address: str) -> None:
         line = self._lines[address] = _Line(address)
@@ -127,7 +135,13 @@ class DataPlane:
             receive_buffer_bytes=receive_buffer_bytes(self._receiver),
         )
         while True:
+            lan = self._lan.interests()
+            for fd, events in lan.items():
+                self._poll.register(fd, events)
             ready = {fd for fd, _ in self._poll.poll(self._patience_ms())}
+            if ready & lan.keys():
+                for part in self._lan.serve():
+                    self._memory.take(part)
             if self._receiver.fileno() in ready:
                 self._take_in()
             for line in self._lines.values():
@@ -139,6 +153,7 @@ class DataPlane:
                     return
                 self._answer(message)
             self._report_if_done()
+            self._report_if_gathered()
 
     def _patience_ms(self) -> float | None:
         if self._round is None or not self._round.started:
@@ -157,6 +172,9 @@ class DataPlane:
             case "arm":
                 self._arm(message["round"], message["epoch"], message["phase"])
                 self._channel.send("armed", round=message["round"])
+            case "gather":
+                self._gather_began_ns = time.monotonic_ns()
+                self._lan.offer(message["round"], self._memory.own_part())
             case "start":
                 self._start(message["round"], message["start_ns"], message["give_up_ns"])
             case kind:
@@ -199,12 +217,13 @@ class DataPlane:
             raise ValueError(f"round {number} was armed while round {self._round.number} is not done")
         phase = self._epochs[epoch][phase_number]
         row = self._area.row(number)
+        self._memory.begin(number)
         receiver = RoundReceiver(
             self._shard,
             (epoch, number),
             phase.expected,
-            self._area.summed[row, self._shard.value_slice],
-            self._area.bitmaps[row, self._shard.chunk_slice],
+            self._memory.summed[self._shard.value_slice],
+            self._memory.bitmaps[self._shard.chunk_slice],
         )
         line = self._lines[phase.source or self._address]
         if phase.group is not None:
@@ -268,6 +287,13 @@ class DataPlane:
         self._channel.send("done", round=current.number, **self._report(current))
         self._round = None
 
+    def _report_if_gathered(self) -> None:
+        """Report when the shards of the island's other hosts are here as well, as asked by `gather`."""
+        if self._gather_began_ns and self._memory.complete:
+            took_ns, self._gather_began_ns = time.monotonic_ns() - self._gather_began_ns, 0
+            digest = self._memory.digest()
+            self._channel.send("gathered", round=self._memory.round, took_ns=took_ns, digest=digest)
+
     def _report(self, current: _Round) -> dict[str, Any]:
         receiver = current.receiver
         counts = asdict(receiver.counts)
@@ -321,8 +347,9 @@ def _set_up(channel: Channel, message: Message) -> DataPlane:
         for number in range(len(shard_values))
     ]
     area = map_exchange_area(Path(message["exchange_area"]), message["depth"], sum(shard_values), values_per_chunk)
-    frames = [frame_sizes(shard) for shard in shards]
-    return DataPlane(channel, shards[message["shard"]], frames, message["address"], area)
+    own: int = message["shard"]
+    lan = Lan(message["job"], own, message["host_addresses"])
+    return DataPlane(channel, shards, own, message["address"], area, lan)
 
 
 def main() -> int:

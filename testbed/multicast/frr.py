@@ -21,8 +21,8 @@ _ANSWER_END = b"\0\0\0"
 # Run as root (in the router's namespaces only): a daemon that changes its user would not die with the run.
 _START = ("setpriv", "--pdeathsig", "KILL", "--regid", _GROUP, "--clear-groups", "nsenter")
 _PRIVATE_PLACES = (
-    "mount -t tmpfs -o mode=755 testbed /run && mkdir /run/frr && mount -t tmpfs testbed /var/tmp && mkdir /var/tmp/frr "
-    '&& mount --bind "$0" /etc/frr && exec "$@"'
+    "mount -t tmpfs -o mode=755 testbed /run && mkdir /run/frr && mount -t tmpfs testbed /var/tmp && "
+    'mkdir /var/tmp/frr && mount --bind "$0" /etc/frr && exec "$@"'
 )
 
 

@@ -25,8 +25,10 @@ class UnicastPlane:
         chosen: dict[tuple[str, str], str] = {}
         for router, receiver, neighbour in _hops(trees):
             if chosen.setdefault((router, receiver), neighbour) != neighbour:
-                sides = f"{chosen[router, receiver]} and {neighbour}"
-                return f"from router {router}, trees reach {receiver} over {sides}, but unicast has one way to an address; use --trees shortest, or --multicast direct"
+                return (
+                    f"from router {router}, trees reach {receiver} over {chosen[router, receiver]} and {neighbour}, "
+                    "but unicast has one way to an address; use --trees shortest, or --multicast direct"
+                )
         return None
 
     def start(self, site: Site) -> "RunningUnicastPlane":

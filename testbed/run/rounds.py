@@ -36,6 +36,7 @@ class RoundRecord:
     exact: bool
     digests_equal: bool
     mixing: NDArray[np.float64]
+    lan_exchange_ns: int = 0
 
     @property
     def ratio(self) -> float:
@@ -44,6 +45,31 @@ class RoundRecord:
     def total(self, field: str) -> int:
         """Sum of a counter of `done` over all islands."""
         return sum(int(report[field]) for report in self.done.values())
+
+
+@dataclass(frozen=True)
+class _Gathering:
+    """How the hosts of the islands gave each other their shards: the longest time, and whether all then had the same."""
+
+    took_ns: int = 0
+    agreed: bool = True
+
+
+def _gather_shards(fleet: Fleet, number: int, timeout_s: float) -> _Gathering:
+    """Have the hosts of each island exchange their shards. Raises RunFailed.
+
+    Only now, when all are done with the WAN: this machine's processors are those of all islands.
+    """
+    data_planes = fleet.of("dataplane")
+    if all(process.host == 1 for process in data_planes):
+        return _Gathering()
+    fleet.send(data_planes, "gather", round=number)
+    gathered = fleet.gather(data_planes, "gathered", timeout_s)
+    digests: dict[str, set[str]] = {}
+    for process, report in gathered.items():
+        digests.setdefault(process.island, set()).add(report["digest"])
+    took_ns = max(report["took_ns"] for report in gathered.values())
+    return _Gathering(took_ns, all(len(of_island) == 1 for of_island in digests.values()))
 
 
 def run_rounds(
@@ -73,6 +99,7 @@ def run_rounds(
         fleet.send(data_planes, "start", round=number, start_ns=start_ns, give_up_ns=give_up_ns)
         until_give_up_s = (give_up_ns - time.monotonic_ns()) / 1e9
         done = fleet.gather(data_planes, "done", until_give_up_s + answer_timeout_s)
+        gathering = _gather_shards(fleet, number, answer_timeout_s)
         fleet.send(edges, "retire", round=number)
         fleet.send(trainers, "apply", round=number)
         retired = fleet.gather(edges, "retired", answer_timeout_s)
@@ -94,7 +121,9 @@ def run_rounds(
             retired={process.island: message for process, message in retired.items()},
             applied={process.island: message for process, message in applied.items()},
             exact=check.exact,
-            digests_equal=all(len({digests[member] for member in clique}) == 1 for clique in phase.cliques),
+            digests_equal=all(len({digests[member] for member in clique}) == 1 for clique in phase.cliques)
+            and gathering.agreed,
+            lan_exchange_ns=gathering.took_ns,
             mixing=check.mixing,
         )
         records.append(record)

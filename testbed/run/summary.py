@@ -71,6 +71,7 @@ def summarise(outcome: Outcome) -> dict[str, Any]:
     return {
         "policy": plan.policy,
         "topology": plan.topology,
+        "hosts_per_island": outcome.settings.hosts_per_island,
         "workload": outcome.settings.workload,
         "rounds": len(records),
         "predicted": {
@@ -84,6 +85,7 @@ def summarise(outcome: Outcome) -> dict[str, Any]:
             "round_time_ratio": _distribution([record.ratio for record in records]),
             "period_ms": statistics.median(periods_ms) if periods_ms else None,
             "mean_divergence_lifetime_rounds": measured_lifetime([record.mixing for record in records], period),
+            "lan_exchange_ms": max((scale.undilated_ms(record.lan_exchange_ns) for record in records), default=0.0),
         },
         "exact": exact,
         "digests_equal": digests_equal,
@@ -194,6 +196,8 @@ def print_table(console: Console, summary: Mapping[str, Any]) -> None:
     table.add_row("results complete / partial / bypassed", "", " / ".join(str(count) for count in results.values()))
     table.add_row("sums exact", "yes", _yes(summary["exact"]))
     table.add_row("digests equal in each clique", "yes", _yes(summary["digests_equal"]))
+    if summary["hosts_per_island"] > 1:
+        table.add_row("exchange between an island's hosts, ms", "", f"max {measured['lan_exchange_ms']:.1f}")
     lateness = summary["send_lateness_us"]
     table.add_row("send lateness, µs", "0", f"p99 {lateness['p99']:.0f}, max {lateness['max']:.0f}")
     carried = [load for load in summary["links"] if load["planned_bytes"]]

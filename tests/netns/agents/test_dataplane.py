@@ -183,6 +183,7 @@ class Host:
             values_per_chunk=PER_CHUNK,
             shard_values=[VALUES],
             address=HOST,
+            host_addresses=[HOST],
             interface="up0",
             exchange_area=str(directory / "area"),
             islands=3,
