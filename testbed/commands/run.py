@@ -31,6 +31,13 @@ def add_parser(commands: Any) -> None:
     option("--memory-gb", type=number(at_least=0), default=defaults.memory_gb, help="memory of each aggregator")
     option("--payload-gb", type=number(above=0), default=defaults.payload_gb, help="what each island sends per round")
     option("--rounds", type=whole_number(1), default=defaults.rounds, help="how many rounds to run")
+    option(
+        "--policy-schedule",
+        type=_policy_schedule,
+        default=defaults.policy_schedule,
+        metavar="ROUND=POLICY,…",
+        help="go over to other policies at these rounds, counted from 1, without losing anything",
+    )
     option("--workload", default=defaults.workload, metavar="NAME", help="what is trained: digits or synthetic")
     option(
         "--rate-scale",
@@ -73,11 +80,25 @@ def add_parser(commands: Any) -> None:
     parser.set_defaults(execute=execute)
 
 
+def _policy_schedule(text: str) -> tuple[tuple[int, str], ...]:
+    """`6=triangles,11=pairs` as pairs of rounds, counted from 0, and policies."""
+    changes = []
+    for part in text.split(","):
+        number, _, policy = part.partition("=")
+        if not (number.isascii() and number.isdigit() and int(number) > 1 and policy):
+            raise argparse.ArgumentTypeError(f"{part!r} is not ROUND=POLICY with a round of at least 2")
+        changes.append((int(number) - 1, policy))
+    if [number for number, _ in changes] != sorted({number for number, _ in changes}):
+        raise argparse.ArgumentTypeError(f"{text!r}: the rounds must ascend")
+    return tuple(changes)
+
+
 def execute(arguments: argparse.Namespace) -> int:
     settings = RunSettings(
         topology=arguments.topology,
         policy=arguments.policy,
         memory_gb=arguments.memory_gb,
+        policy_schedule=arguments.policy_schedule,
         payload_gb=arguments.payload_gb,
         rounds=arguments.rounds,
         workload=arguments.workload,

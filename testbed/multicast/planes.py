@@ -21,16 +21,21 @@ def check_plane_name(name: str) -> None:
         raise TestbedError(f"--multicast {name}: no such plane; there are {', '.join(['auto', *sorted(PLANES)])}")
 
 
-def choose_plane(name: str, topology: Topology, trees: Sequence[Tree]) -> MulticastPlane:
-    """The plane `name`; for `auto` the first that can carry `trees`. Raises TestbedError if there is none."""
+def choose_plane(name: str, topology: Topology, sets: Sequence[Sequence[Tree]]) -> MulticastPlane:
+    """The plane `name`; for `auto` the first that can carry each of these sets of trees.
+
+    A set is what is live at one time. Raises TestbedError if there is no such plane.
+    """
     check_plane_name(name)
     refusals = []
     for candidate in _PREFERENCE if name == "auto" else (name,):
         plane = PLANES[candidate]()
-        refusal = plane.refusal(topology, trees)
-        if refusal is None and not plane.copies:
-            refusal = too_many_memberships(trees)
-        if refusal is None:
+        refused = [refusal for trees in sets if (refusal := _refusal(plane, topology, trees))]
+        if not refused:
             return plane
-        refusals.append(f"multicast plane {candidate}: {refusal}")
+        refusals.append(f"multicast plane {candidate}: {refused[0]}")
     raise TestbedError("; ".join(refusals))
+
+
+def _refusal(plane: MulticastPlane, topology: Topology, trees: Sequence[Tree]) -> str | None:
+    return plane.refusal(topology, trees) or (None if plane.copies else too_many_memberships(trees))

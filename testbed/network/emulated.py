@@ -6,7 +6,7 @@ nodes are Mininet's, so its API and command line work on them; interfaces, addre
 since a shell command for each of some hundred settings would take seconds.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import networkx as nx
@@ -57,6 +57,10 @@ class EmulatedNetwork:
                     index = _index(ipr, naming.HOST_TO_EDGE)
                     for address in further:
                         ipr.addr("replace", index=index, address=address, prefixlen=naming.ISLAND_PREFIX)
+
+    def reroute(self, down: Collection[frozenset[str]]) -> None:
+        """Have the routers' unicast routes avoid core links, each named by its two routers. Raises OSError."""
+        _set_routes(self.topology, self.pids, down)
 
     def close(self) -> None:
         """End the links and all nodes. Safe to call twice."""
@@ -218,25 +222,36 @@ def _make_bridge(ipr: IPRoute, name: str, flooded: Sequence[str], not_flooded: S
 
 def _configure_routers(topology: Topology, pids: Mapping[str, int]) -> None:
     pairs = naming.core_pairs(topology)
-    gateways = {}
     for pair in pairs:
         for here, there in pair.both_ways:
-            gateways[here, there] = pair.address(there)
             with netlink(pids[here]) as ipr:
                 index = _index(ipr, naming.core_interface(there))
                 ipr.addr("add", index=index, address=pair.address(here), prefixlen=naming.CORE_PREFIX)
                 ipr.link("set", index=index, state="up")
-    graph = nx.DiGraph()
-    graph.add_weighted_edges_from((link.source, link.target, link.one_way_delay_ms) for link in topology.links)
-    for router in (*(island.id for island in topology.islands), *topology.transits):
-        paths = nx.single_source_dijkstra_path(graph, router) if router in graph else {}
+    for router in topology.nodes:
         with entered(pids[router]):
             write_sysctls(_ROUTER)
+    _set_routes(topology, pids)
+
+
+def _set_routes(topology: Topology, pids: Mapping[str, int], down: Collection[frozenset[str]] = ()) -> None:
+    """Routes from each router to each island's subnet, over the shortest-delay ways that avoid `down`."""
+    gateways = {
+        (here, there): pair.address(there) for pair in naming.core_pairs(topology) for here, there in pair.both_ways
+    }
+    graph = nx.DiGraph()
+    graph.add_nodes_from(topology.nodes)
+    graph.add_weighted_edges_from(
+        (link.source, link.target, link.one_way_delay_ms) for link in topology.links if frozenset(link.id) not in down
+    )
+    for router in topology.nodes:
+        paths = nx.single_source_dijkstra_path(graph, router)
         with netlink(pids[router]) as ipr:
             for island_id, island in enumerate(topology.islands):
                 path = paths.get(island.id, [router])
                 if len(path) > 1:
-                    ipr.route("add", dst=naming.island_subnet(island_id), gateway=gateways[router, path[1]])
+                    gateway = gateways[router, path[1]]
+                    ipr.route("replace", dst=naming.island_subnet(island_id), gateway=gateway)
 
 
 def _interface_addresses(topology: Topology, hosts: int) -> list[list[tuple[LinkEnd, str]]]:

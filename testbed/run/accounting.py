@@ -16,6 +16,8 @@ UNPLANNED_BYTES = 10_000  # address resolution and membership reports of a whole
 ROUTING_BYTES_PER_S = 200
 PROBING_BYTES = 10_000  # probes of an epoch that was made ready while others carried traffic
 
+_DROPS = ("dropped_queue", "dropped_loss", "dropped_other", "dropped_down")
+
 Direction = tuple[str, str]
 """(sending node, receiving node)"""
 
@@ -74,25 +76,21 @@ def link_loads(
     planned: Mapping[Direction, int],
     unicast: Mapping[Direction, int],
     framing: Framing,
-    before: Mapping[Direction, DirectionCounters],
-    after: Mapping[Direction, DirectionCounters],
+    readings: Sequence[tuple[Mapping[Direction, DirectionCounters], Mapping[Direction, DirectionCounters]]],
     allowed_bytes: int,
 ) -> list[LinkLoad]:
-    """Planned and measured loads of every direction between two readings of the counters."""
+    """Planned and measured loads of every direction; `readings` are of the counters before and after each round."""
     loads = []
     for direction, streams in planned.items():
-        first, last = before[direction], after[direction]
-        dropped = sum(
-            getattr(last, name) - getattr(first, name)
-            for name in ("dropped_queue", "dropped_loss", "dropped_other", "dropped_down")
-        )
+        spans = [(before[direction], after[direction]) for before, after in readings]
+        dropped = sum(getattr(last, name) - getattr(first, name) for first, last in spans for name in _DROPS)
         loads.append(
             LinkLoad(
                 *direction,
                 planned_streams=streams,
                 unicast_streams=unicast[direction],
                 planned_bytes=streams * framing.wire_bytes,
-                measured_bytes=last.bytes_in - first.bytes_in,
+                measured_bytes=sum(last.bytes_in - first.bytes_in for first, last in spans),
                 dropped_frames=dropped,
                 allowed_bytes=allowed_bytes,
             )

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 
 from scheduler.topology import Topology
 from testbed.errors import RunFailed
-from testbed.run.processes import Fleet
+from testbed.run.processes import ANSWER_TIMEOUT_S, Fleet
 from testbed.run.program import Epoch
-from testbed.run.rounds import ANSWER_TIMEOUT_S
 from testbed.scale import Scale
 
 LEAST_PROBES = 3  # the first may be late for look-ups and cold caches

@@ -15,6 +15,9 @@ from testbed.errors import RunFailed
 
 RUN_ID_VARIABLE = "TESTBED_RUN"
 STOP_TIMEOUT_S = 3.0
+# Undilated; how long a run waits for its processes.
+TRAINING_TIMEOUT_S = 300.0
+ANSWER_TIMEOUT_S = 30.0
 
 # One thread for linear algebra and fixed hashing, so that the same training gives the same bits everywhere.
 _PINNED = {

@@ -8,7 +8,7 @@ from scheduler.plan import Plan, RoundPlan
 from scheduler.topology import Topology
 from testbed.multicast.groups import Tree, TreeKey, allocate_trees
 from testbed.network import naming
-from testbed.run.frames import Framing, packetisation_ms
+from testbed.run.frames import Framing, packetisation_ms, shard_values
 from testbed.scale import Scale
 
 # A slot is given up this long after the whole round could have passed since its first contribution.
@@ -39,7 +39,7 @@ class Epoch:
     trees: Mapping[TreeKey, Tree]
     island_ids: Mapping[str, int]
     scale: Scale
-    hosts: int = 1
+    shard_values: tuple[int, ...]
     copies: bool = False
     """Whether each receiver gets a copy of its own, instead of one multicast for all."""
 
@@ -135,7 +135,7 @@ def make_epoch(
             for (phase, name, shard), tree in trees.items()
         }
     period_ns = scale.emulated_ns(plan.round_time_ms)
-    return Epoch(number, plan, period_ns, phases, trees, island_ids, scale, hosts, copies)
+    return Epoch(number, plan, period_ns, phases, trees, island_ids, scale, tuple(shard_values(framing, hosts)), copies)
 
 
 def _phase(planned: RoundPlan, topology: Topology, framing: Framing, scale: Scale) -> Phase:

@@ -1,7 +1,7 @@
 """The rounds of a run: the barrier, the announced start, and what each round really did."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,19 +9,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agents.exchange_area import ExchangeArea
+from testbed.links.interface import DirectionCounters
 from testbed.network import naming
-from testbed.run.processes import Fleet
-from testbed.run.program import Epoch
+from testbed.run.epochs import Epochs
+from testbed.run.outages import Outage, find_outages
+from testbed.run.processes import ANSWER_TIMEOUT_S, TRAINING_TIMEOUT_S, Fleet
 from testbed.run.verification import check_round
 
 START_MARGIN_NS = 20_000_000  # from the moment all are ready to the announced start
-TRAINING_TIMEOUT_S = 300.0
-ANSWER_TIMEOUT_S = 30.0
+
+Counters = Mapping[tuple[str, str], DirectionCounters]
+"""What each direction of each link has carried, by (sending node, receiving node)."""
 
 
 @dataclass(frozen=True)
 class RoundRecord:
-    """One round as it was: times in emulated ns; the processes' own reports are by host (`done`) and island."""
+    """One round as it was: times in emulated ns; the processes' own reports by host (`done`) and island.
+
+    `before` and `after` are the links' counters around it; `disturbed`: links failed meanwhile, and `outages` tells what
+    that did.
+    """
 
     number: int
     epoch: int
@@ -36,7 +43,11 @@ class RoundRecord:
     exact: bool
     digests_equal: bool
     mixing: NDArray[np.float64]
-    lan_exchange_ns: int = 0
+    lan_exchange_ns: int
+    before: Counters
+    after: Counters
+    disturbed: bool
+    outages: Sequence[Outage]
 
     @property
     def ratio(self) -> float:
@@ -49,7 +60,7 @@ class RoundRecord:
 
 @dataclass(frozen=True)
 class _Gathering:
-    """How the hosts of the islands gave each other their shards: the longest time, and whether all then had the same."""
+    """How hosts gave each other their shards: the longest time, and whether all of an island then had the same."""
 
     took_ns: int = 0
     agreed: bool = True
@@ -72,40 +83,65 @@ def _gather_shards(fleet: Fleet, number: int, timeout_s: float) -> _Gathering:
     return _Gathering(took_ns, all(len(of_island) == 1 for of_island in digests.values()))
 
 
+class Progress:
+    """Where a run is; other threads may look."""
+
+    def __init__(self) -> None:
+        self.round = -1
+        self.start_ns = 0
+
+
 def run_rounds(
     fleet: Fleet,
-    epoch: Epoch,
+    epochs: Epochs,
     areas: Sequence[ExchangeArea],
     rounds: int,
-    time_dilation: float,
+    progress: Progress,
     on_round: Callable[[RoundRecord], None],
+    disturbed: Callable[[int, int], bool],
+    counters: Callable[[], Counters],
 ) -> list[RoundRecord]:
-    """Run `rounds` rounds of `epoch` and check each. Raises RunFailed."""
+    """Run `rounds` rounds and check each. Raises RunFailed or MulticastError.
+
+    `disturbed` tells of a time, from and to, whether links failed in it; `counters` reads the links' counters.
+    """
     trainers, data_planes, edges = fleet.of("trainer"), fleet.of("dataplane"), fleet.of("edge")
+    time_dilation = epochs.current.scale.time_dilation
     training_timeout_s = TRAINING_TIMEOUT_S * time_dilation
     answer_timeout_s = ANSWER_TIMEOUT_S * time_dilation
     records: list[RoundRecord] = []
     next_start_ns = 0
-    fleet.send(trainers, "train", round=0, epoch=epoch.number, phase=epoch.phase_of(0))
+
+    def train(number: int) -> None:
+        fleet.send(trainers, "train", round=number, epoch=epochs.current.number, phase=epochs.phase_of(number))
+
+    train(0)
     for number in range(rounds):
-        position = epoch.phase_of(number)
+        epoch, position = epochs.current, epochs.phase_of(number)
         phase = epoch.phases[position]
         fleet.gather(trainers, "ready", training_timeout_s)
         fleet.send([*edges, *data_planes], "arm", round=number, epoch=epoch.number, phase=position)
         fleet.gather([*edges, *data_planes], "armed", answer_timeout_s)
+        before = counters()
         start_ns = max(next_start_ns, time.monotonic_ns() + START_MARGIN_NS)
         next_start_ns = start_ns + epoch.period_ns
         give_up_ns = start_ns + phase.give_up_ns
         fleet.send(data_planes, "start", round=number, start_ns=start_ns, give_up_ns=give_up_ns)
-        until_give_up_s = (give_up_ns - time.monotonic_ns()) / 1e9
+        progress.round, progress.start_ns = number, start_ns
+        if number + 1 < rounds:
+            epochs.prepare(number)
+        until_give_up_s = max(give_up_ns - time.monotonic_ns(), 0) / 1e9
         done = fleet.gather(data_planes, "done", until_give_up_s + answer_timeout_s)
+        after = counters()
+        was_disturbed = disturbed(start_ns, time.monotonic_ns())
         gathering = _gather_shards(fleet, number, answer_timeout_s)
         fleet.send(edges, "retire", round=number)
         fleet.send(trainers, "apply", round=number)
         retired = fleet.gather(edges, "retired", answer_timeout_s)
         applied = fleet.gather(trainers, "applied", training_timeout_s)
         if number + 1 < rounds:
-            fleet.send(trainers, "train", round=number + 1, epoch=epoch.number, phase=epoch.phase_of(number + 1))
+            epochs.switch(number + 1)
+            train(number + 1)
         members = {island_id: epoch.members(position, name) for name, island_id in epoch.island_ids.items()}
         check = check_round(areas, members, number)
         digests = {process.island: message["digest"] for process, message in applied.items()}
@@ -124,6 +160,10 @@ def run_rounds(
             digests_equal=all(len({digests[member] for member in clique}) == 1 for clique in phase.cliques)
             and gathering.agreed,
             lan_exchange_ns=gathering.took_ns,
+            before=before,
+            after=after,
+            disturbed=was_disturbed,
+            outages=find_outages(epoch, position, number, areas) if was_disturbed else [],
             mixing=check.mixing,
         )
         records.append(record)

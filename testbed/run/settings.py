@@ -11,7 +11,10 @@ REFERENCE_PAYLOAD_GB = 1.692  # fitted, together with the delays of nine-city
 
 @dataclass(frozen=True)
 class RunSettings:
-    """Every setting of a run; the defaults are the main job. `out` is the run directory, None: one is made."""
+    """Every setting of a run; the defaults are the main job. `out` is the run directory, None: one is made.
+
+    `policy_schedule`: from which rounds on other policies take over.
+    """
 
     topology: str = "nine-city"
     policy: str = "all-to-all"
@@ -25,6 +28,7 @@ class RunSettings:
     aggregation: str = "edge"
     trees: str = "shortest"
     hosts_per_island: int = 1
+    policy_schedule: tuple[tuple[int, str], ...] = ()
     engine: str = field(default_factory=default_engine)
     seed: int = 1
     out: Path | None = None

@@ -13,10 +13,9 @@ from agents.workloads.interface import Setting, Workload
 from scheduler.topology import Topology
 from testbed.network import naming
 from testbed.network.emulated import EmulatedNetwork
-from testbed.run.frames import Framing, shard_values
-from testbed.run.processes import Fleet, Process, spawn
+from testbed.run.frames import Framing
+from testbed.run.processes import ANSWER_TIMEOUT_S, TRAINING_TIMEOUT_S, Fleet, Process, spawn
 from testbed.run.program import Epoch
-from testbed.run.rounds import ANSWER_TIMEOUT_S, TRAINING_TIMEOUT_S
 from testbed.run.settings import RunSettings
 from testbed.run.state import RunState
 
@@ -140,7 +139,7 @@ def _set_up(start_up: StartUp, process: Process) -> dict[str, Any]:
     if process.role == "edge":
         line_rate_gbps = start_up.topology.islands[island_id].access_down_gbps
         return common | {
-            "shard_values": shard_values(framing, settings.hosts_per_island),
+            "shard_values": list(start_up.epoch.shard_values),
             "host_addresses": [naming.host_address(island_id, host) for host in hosts],
             "address": naming.edge_address(island_id),
             "interface": naming.EDGE_BRIDGE,
@@ -161,7 +160,7 @@ def _set_up(start_up: StartUp, process: Process) -> dict[str, Any]:
             | {
                 "islands": len(island_ids),
                 "shard": process.host - 1,
-                "shard_values": shard_values(framing, settings.hosts_per_island),
+                "shard_values": list(start_up.epoch.shard_values),
                 "host_addresses": [naming.host_address(island_id, host) for host in hosts],
                 "address": naming.host_address(island_id, process.host),
                 "interface": naming.HOST_TO_EDGE,

@@ -11,6 +11,7 @@ import secrets
 import shutil
 import signal
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from testbed.run.processes import RUN_ID_VARIABLE
 STATE_ROOT = Path("/run/testbed")
 MEMORY_ROOT = Path("/dev/shm")
 _MEMORY_PREFIX = "testbed-"
+_NODES = "nodes.json"
 _KILL_TIMEOUT_S = 5.0
 
 
@@ -29,6 +31,12 @@ class RunState:
     run_id: str
     directory: Path
     memory: Path
+
+    def note_nodes(self, pids: Mapping[str, int]) -> None:
+        """Write down the nodes, each with a process in its namespaces, for commands that act on the run."""
+        unfinished = self.directory / f".{_NODES}"
+        unfinished.write_text(json.dumps(dict(pids)), encoding="utf-8")
+        unfinished.rename(self.directory / _NODES)
 
 
 def new_run() -> RunState:
@@ -67,6 +75,15 @@ def release_run(run_id: str) -> int:
     if os.environ.get(RUN_ID_VARIABLE) == run_id:
         del os.environ[RUN_ID_VARIABLE]
     return len(ended)
+
+
+def living_runs() -> dict[str, dict[str, int]]:
+    """The nodes of each run that is alive and has its network, by run id."""
+    nodes = {}
+    for path in sorted(STATE_ROOT.glob(f"[!.]*/{_NODES}")):
+        if _alive(path.parent.name):
+            nodes[path.parent.name] = json.loads(path.read_text(encoding="utf-8"))
+    return nodes
 
 
 def abandoned_runs() -> list[str]:
