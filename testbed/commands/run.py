@@ -9,7 +9,9 @@ from rich.console import Console
 
 from scheduler.exchange import AGGREGATIONS
 from testbed.commands.arguments import number, whole_number
-from testbed.run.experiment import run_experiment
+from testbed.errors import TestbedError
+from testbed.network.command_line import open_command_line
+from testbed.run.experiment import Watchers, run_experiment
 from testbed.run.settings import RunSettings
 from testbed.run.summary import passed, print_table
 from testbed.scale import Scale
@@ -76,6 +78,7 @@ def add_parser(commands: Any) -> None:
     option("--seed", type=whole_number(0), default=defaults.seed, help="seed of everything random")
     option("--out", type=Path, metavar="DIR", help="the run directory (default: runs/<UTC time>-<policy>)")
     option("--strict", action="store_true", help="exit 1 also when the median round is more than 5 %% off its plan")
+    option("--cli", action="store_true", help="open Mininet's command line on the network after the last round")
     option("--json", action="store_true", help="print one JSON document instead of the table")
     parser.set_defaults(execute=execute)
 
@@ -113,8 +116,14 @@ def execute(arguments: argparse.Namespace) -> int:
         out=arguments.out,
         strict=arguments.strict,
     )
+    if arguments.cli and arguments.json:
+        raise TestbedError("--cli and --json: both want standard output; use one of them")
     # With --json, standard output is for the document alone.
-    summary = run_experiment(settings, Console(stderr=arguments.json, highlight=False, soft_wrap=True))
+    console = Console(stderr=arguments.json, highlight=False, soft_wrap=True)
+    watchers = (
+        Watchers(after=lambda running: open_command_line(running.network.mininet)) if arguments.cli else Watchers()
+    )
+    summary = run_experiment(settings, console, watchers)
     if arguments.json:
         print(json.dumps(summary, indent=2))
     else:

@@ -53,15 +53,18 @@ class RouterCounters:
         self._wrong[router] += sum(entry.wrong_interface for entry in entries.values())
         self._copies[router] += sum(entry.packets * len(entry.goes) for entry in entries.values())
 
-    def read(self) -> dict[str, RouterDrops]:
-        """What each router has dropped. To be called once, at the end. Raises OSError."""
+    def read(self, trees_moved: bool) -> dict[str, RouterDrops]:
+        """What each router has dropped. To be called once, at the end. Raises OSError.
+
+        Entries that have changed under way do not say how many copies they should have sent: then none are missed.
+        """
         drops = {}
         for router, pid in self._pids.items():
             self._add(router, read_cache(pid))
             lacking = self._copies[router] - packets_out(pid)
             drops[router] = RouterDrops(
                 self._wrong[router],
-                lacking if lacking > RACE_SHARE * self._copies[router] else 0,
+                lacking if not trees_moved and lacking > RACE_SHARE * self._copies[router] else 0,
                 _counter(pid, "netstat", "TcpExt", "IPReversePathFilter"),
                 _counter(pid, "snmp", "Icmp", "OutTimeExcds"),
             )

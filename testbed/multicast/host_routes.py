@@ -1,14 +1,26 @@
-"""Routes to single addresses on the routers, over chosen core links: how trees become kernel routes."""
+"""Routes to single addresses on the routers, over chosen core links: how trees become kernel routes.
 
+Spoken straight to the kernel (rtnetlink, linux/rtnetlink.h): a failed link wants hundreds of routes rewritten within
+milliseconds, from whichever thread learns of it.
+"""
+
+import os
+import socket
+import struct
 from collections.abc import Iterable, Mapping
-from ipaddress import IPv4Address
-
-from pyroute2 import IPRoute
-from pyroute2.netlink.exceptions import NetlinkError
 
 from scheduler.topology import Topology
 from testbed.network import naming
 from testbed.network.namespaces import entered
+
+_NEW_ROUTE, _DELETE_ROUTE, _ERROR = 24, 25, 2
+_REQUEST, _ACKNOWLEDGE, _REPLACE, _CREATE = 0x1, 0x4, 0x100, 0x400
+_MAIN_TABLE, _STATIC, _UNICAST = 254, 4, 1
+_DESTINATION, _GATEWAY = 1, 5
+_HEADER = struct.Struct("=IHHII")  # struct nlmsghdr: length, type, flags, sequence number, port
+_ROUTE = struct.Struct("=8BI")  # struct rtmsg: family, prefix lengths, tos, table, protocol, scope, type, flags
+_ATTRIBUTE = struct.Struct("=HH4s")  # struct rtattr and an IPv4 address
+_ANSWER_BYTES = 4096
 
 Routes = Mapping[tuple[str, str], str]
 """The neighbour through which a router reaches an address, by (router, address)."""
@@ -18,32 +30,31 @@ class HostRoutes:
     """The routes that one plane has set. Not thread-safe."""
 
     def __init__(self, topology: Topology, pids: Mapping[str, int]) -> None:
-        """Raises OSError."""
-        self._gateways: dict[tuple[str, str], str] = {}
-        for pair in naming.core_pairs(topology):
-            self._gateways[pair.a, pair.b] = pair.address(pair.b)
-            self._gateways[pair.b, pair.a] = pair.address(pair.a)
+        self._gateways = {
+            (here, there): pair.address(there) for pair in naming.core_pairs(topology) for here, there in pair.both_ways
+        }
         self._pids = pids
-        # Kept open: a failed link wants its routes rewritten within milliseconds.
-        self._sockets: dict[str, IPRoute] = {}
+        self._sockets: dict[str, socket.socket] = {}
         self._set: dict[tuple[str, str], str] = {}
+        self._sequence = 0
 
     def set(self, routes: Routes) -> None:
         """Set these routes, in place of others to the same addresses. Raises OSError that names router and address."""
         for (router, address), neighbour in routes.items():
-            if self._set.get((router, address)) == neighbour:
-                continue
-            gateway = self._gateways[router, neighbour]
-            self._change("replace", router, address, dst=f"{address}/32", gateway=gateway)
-            self._set[router, address] = neighbour
+            if self._set.get((router, address)) != neighbour:
+                flags = _REPLACE | _CREATE
+                self._change(_NEW_ROUTE, flags, router, address, self._gateways[router, neighbour])
+                self._set[router, address] = neighbour
 
     def remove(self, keys: Iterable[tuple[str, str]]) -> None:
         """Remove the routes by which these routers reach these addresses, if there are any. Raises OSError."""
         for router, address in keys:
-            if self._set.pop((router, address), None) is not None:
-                self._change("del", router, address, dst=f"{address}/32")
+            neighbour = self._set.pop((router, address), None)
+            if neighbour is not None:
+                self._change(_DELETE_ROUTE, 0, router, address, self._gateways[router, neighbour])
 
     def known(self) -> Routes:
+        """The routes that are set."""
         return dict(self._set)
 
     def close(self) -> None:
@@ -52,14 +63,23 @@ class HostRoutes:
             opened.close()
         self._sockets.clear()
 
-    def _change(self, action: str, router: str, address: str, **route: str) -> None:
-        try:
-            self._socket(router).route(action, **route)
-        except NetlinkError as error:
-            raise OSError(error.code, f"router {router}: route to {IPv4Address(address)}: {error}") from error
+    def _change(self, kind: int, flags: int, router: str, address: str, gateway: str) -> None:
+        self._sequence += 1
+        body = _ROUTE.pack(socket.AF_INET, 32, 0, 0, _MAIN_TABLE, _STATIC, 0, _UNICAST, 0)
+        body += _ATTRIBUTE.pack(_ATTRIBUTE.size, _DESTINATION, socket.inet_aton(address))
+        body += _ATTRIBUTE.pack(_ATTRIBUTE.size, _GATEWAY, socket.inet_aton(gateway))
+        wanted = _REQUEST | _ACKNOWLEDGE | flags
+        kernel = self._socket(router)
+        kernel.send(_HEADER.pack(_HEADER.size + len(body), kind, wanted, self._sequence, 0) + body)
+        answer = kernel.recv(_ANSWER_BYTES)
+        _, answer_kind, _, sequence, _ = _HEADER.unpack_from(answer)
+        error = -struct.unpack_from("=i", answer, _HEADER.size)[0]
+        if answer_kind != _ERROR or sequence != self._sequence or error:
+            reason = os.strerror(error) if error else "an answer to something else"
+            raise OSError(error, f"router {router}: route to {address} over {gateway}: {reason}")
 
-    def _socket(self, router: str) -> IPRoute:
+    def _socket(self, router: str) -> socket.socket:
         if router not in self._sockets:
             with entered(self._pids[router]):
-                self._sockets[router] = IPRoute()
+                self._sockets[router] = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
         return self._sockets[router]

@@ -152,7 +152,7 @@ def _run(
         evaluated = fleet.gather(fleet.of("trainer"), "evaluated", TRAINING_TIMEOUT_S * settings.scale.time_dilation)
         used = [each for each in epochs.all.values() if any(record.epoch == each.number for record in records)]
         loads = _loads(prepared, used, records)
-        drops = router_counters.read()
+        drops = router_counters.read(trees_moved=any(reaction.moved_trees for reaction in failures.reactions))
         run_dir.rounds(records, settings.scale)
         run_dir.event("finished", rounds=len(records), drops={router: asdict(each) for router, each in drops.items()})
         watchers.after(running)

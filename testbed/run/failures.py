@@ -1,8 +1,8 @@
 """What happens when core links go down during a run, and when they come back.
 
 At once, the trees that use a link that is down are carried over the shortest ways that are left, so that traffic
-returns within milliseconds; what was on its way is lost, and the links may carry more than they can. Then the schedule is
-planned again on what is left, and an epoch of its own follows at the next boundary. When links come back nothing is
+returns within milliseconds; what was on its way is lost, and the links may carry more than they can. Then the schedule
+is planned again on what is left, and an epoch of its own follows at the next boundary. When links come back nothing is
 moved: the next epoch brings the better trees, and nothing is lost.
 """
 

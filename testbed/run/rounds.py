@@ -26,8 +26,8 @@ Counters = Mapping[tuple[str, str], DirectionCounters]
 class RoundRecord:
     """One round as it was: times in emulated ns; the processes' own reports by host (`done`) and island.
 
-    `before` and `after` are the links' counters around it; `disturbed`: links failed meanwhile, and `outages` tells what
-    that did.
+    `before` and `after` are the links' counters around it. `disturbed`: links failed meanwhile; `outages` tells
+    what that did to the streams.
     """
 
     number: int
