@@ -12,8 +12,8 @@ def add_parser(commands: Any) -> None:
     parser: argparse.ArgumentParser = commands.add_parser(
         "exec",
         help="run a command on a node of the running network",
-        description="Run a command inside a node of a running experiment: in its network namespace, with a router's own "
-        "files, so that vtysh finds its daemons. Its exit code is the command's. Needs root.",
+        description="Run a command on a node of a running experiment: in the node's network namespace, and with a "
+        "router's own files, so that vtysh finds its daemons. Its exit code is the command's. Needs root.",
         epilog="example: sudo testbed exec nyc vtysh -c 'show ip mroute'",
     )
     parser.add_argument("--run", metavar="ID", help="the run, when there are several")

@@ -6,7 +6,6 @@ python tests/bench/bench_delayline.py [delay] [rate] [throughput] [nine]
 import os
 import socket
 import statistics
-import struct
 import sys
 import time
 from collections import Counter
@@ -20,7 +19,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "netns" / "links")]
 
 from conftest import Bench  # noqa: E402
 from frame_source import Load, Sink, hogs, open_load_socket, processor_seconds, tick_seconds  # noqa: E402
-from link_probes import HEADER, PROBE_TYPE, Node, direction, link, send_in_thread, settled  # noqa: E402
+from link_probes import PROBE_TYPE, Node, Tap, direction, link, send_in_thread, settled  # noqa: E402
 
 from testbed.links.delayline import DelayLine  # noqa: E402
 from testbed.links.delayline.sizes import MOST_RATE_BPS  # noqa: E402
@@ -44,34 +43,6 @@ def bench() -> Iterator[Bench]:
 
 def open_load(bench: Bench, node: str, neighbour: str, receives: bool = False) -> socket.socket:
     return bench.node(node).open(lambda: open_load_socket(f"to-{neighbour}", receives))
-
-
-class Tap:
-    """Sees what leaves an interface, stamped by the kernel: the sender's own stamp would add its own delays."""
-
-    def __init__(self, node: Node, interface: str) -> None:
-        def act() -> socket.socket:
-            opened = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))  # ETH_P_ALL
-            opened.setsockopt(socket.SOL_SOCKET, 33, 64 << 20)
-            opened.setsockopt(socket.SOL_SOCKET, 35, 1)
-            opened.bind((interface, 3))
-            opened.settimeout(0.2)
-            return opened
-
-        self._socket = node.open(act)
-
-    def stamps(self) -> dict[int, int]:
-        """When each probe left, by its number."""
-        seen = {}
-        while True:
-            try:
-                frame, ancillary, _, _ = self._socket.recvmsg(128, 256)
-            except TimeoutError:
-                return seen
-            _, _, kind, number, _ = HEADER.unpack_from(frame)
-            if kind == PROBE_TYPE:
-                seconds, nanoseconds = struct.unpack("qq", ancillary[0][2])
-                seen.setdefault(number, seconds * 10**9 + nanoseconds)
 
 
 def us(ns: float) -> str:

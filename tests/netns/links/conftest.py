@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from uuid import uuid4
 
 import pytest
-from link_probes import Node, Port
+from link_probes import Node, Port, Tap
 
 from testbed.links.delayline import DelayLine
 from testbed.links.interface import Link, LinkKind, RunningLinks
@@ -24,7 +24,7 @@ class Bench:
         self.nodes: dict[str, Node] = {}
         self.takes_seed = True  # of the links built last; kernels before 6.7 have no seed for netem
         self._running: list[RunningLinks] = []
-        self._ports: list[Port] = []
+        self._ports: list[Port | Tap] = []
 
     def node(self, name: str) -> Node:
         if name not in self.nodes:
@@ -51,6 +51,12 @@ class Bench:
         port = Port(self.node(node), f"to-{neighbour}")
         self._ports.append(port)
         return port
+
+    def tap(self, node: str, neighbour: str) -> Tap:
+        """Sees what leaves a node's end of a link, until the test ends."""
+        tap = Tap(self.node(node), f"to-{neighbour}")
+        self._ports.append(tap)
+        return tap
 
     def processes(self) -> Sequence[int]:
         """Processes that carry the mark of this run."""

@@ -92,6 +92,37 @@ class Port:
         self.socket.close()
 
 
+class Tap:
+    """Sees what leaves an interface, stamped by the kernel: the sender's own stamp would add its own delays."""
+
+    def __init__(self, node: Node, interface: str) -> None:
+        def act() -> socket.socket:
+            opened = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))  # ETH_P_ALL
+            opened.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _RECEIVE_BUFFER_BYTES)
+            opened.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+            opened.bind((interface, 3))
+            opened.settimeout(0.2)
+            return opened
+
+        self._socket = node.open(act)
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def stamps(self) -> dict[int, int]:
+        """When each probe left, by its number."""
+        seen: dict[int, int] = {}
+        while True:
+            try:
+                frame, ancillary, _, _ = self._socket.recvmsg(128, 256)
+            except TimeoutError:
+                return seen
+            _, _, kind, number, _ = HEADER.unpack_from(frame)
+            if kind == PROBE_TYPE:
+                seconds, nanoseconds = struct.unpack("qq", ancillary[0][2])
+                seen.setdefault(number, seconds * 10**9 + nanoseconds)
+
+
 def direction(
     one_way_delay_ms: float = 0.0,
     rate_mbps: float = 1000.0,
@@ -105,8 +136,9 @@ def link(a: str, b: str, forward: Direction, backward: Direction | None = None) 
     return Link(f"{a}-{b}", LinkEnd(a, f"to-{b}"), LinkEnd(b, f"to-{a}"), forward, backward or forward)
 
 
-def serialisation_ns(size: int, rate_mbps: float) -> float:
-    return size * 8e3 / rate_mbps
+def serialisation_ns(size: int, rate_mbps: float) -> int:
+    """Whole nanoseconds: times since 1970 do not fit a float to that precision."""
+    return round(size * 8000 / rate_mbps)
 
 
 def send_in_thread(port: Port, count: int, size: int = SMALLEST, every_s: float = 0.0) -> threading.Thread:

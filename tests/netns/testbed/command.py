@@ -1,11 +1,9 @@
 """The command line as a user calls it, and what it leaves on the machine."""
 
-import getpass
 import json
 import os
 import subprocess
 import sys
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,8 @@ TIMEOUT_S = 180
 _TEST_VARIABLE = "TESTBED_TEST"
 os.environ[_TEST_VARIABLE] = str(os.getpid())
 _seen_run_ids: set[str] = set()
+own_directories: set[Path] = set()
+"""Where this test process's runs have their directories."""
 
 
 @dataclass(frozen=True)
@@ -80,4 +80,4 @@ def _is_ours(owner: Path) -> bool:
         run_dir = Path(json.loads(owner.read_text(encoding="utf-8"))["run_dir"])
     except (OSError, ValueError):
         return False
-    return run_dir.is_relative_to(Path(tempfile.gettempdir()) / f"pytest-of-{getpass.getuser()}")
+    return any(run_dir.is_relative_to(directory) for directory in own_directories)

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from testbed.links.checks import wrong_link
 from testbed.links.delayline.messages import bucket_bound_ns, parse_counters, parse_direction, settings
 from testbed.links.delayline.sizes import (
     MOST_RATE_BPS,
@@ -13,7 +14,6 @@ from testbed.links.delayline.sizes import (
     memory_bytes,
     ring_slots,
     wrong_direction,
-    wrong_link,
 )
 from testbed.links.interface import Bursts, Direction, Lateness, Link, LinkEnd, default_queue_bytes
 
@@ -42,7 +42,7 @@ LINK = Link("nyc-lon", LinkEnd("nyc", "nyc-lon"), LinkEnd("lon", "lon-nyc"), GOO
     ],
 )
 def test_a_wrong_direction_is_named_with_its_link(change: dict[str, float], says: str) -> None:
-    wrong = wrong_link([replace(LINK, backward=replace(GOOD, **change))])
+    wrong = wrong_link([replace(LINK, backward=replace(GOOD, **change))], wrong_direction)
     assert wrong is not None
     assert "\n" not in wrong
     assert "link nyc-lon (lon>nyc)" in wrong
@@ -60,14 +60,17 @@ def test_a_wrong_direction_is_named_with_its_link(change: dict[str, float], says
 )
 def test_what_can_be_had_is_not_refused(direction: Direction) -> None:
     assert wrong_direction(direction) is None
-    assert wrong_link([replace(LINK, forward=direction)]) is None
+    assert wrong_link([replace(LINK, forward=direction)], wrong_direction) is None
 
 
 def test_wrong_sets_of_links() -> None:
-    assert "same two nodes" in str(wrong_link([LINK, replace(LINK, name="again", a=LINK.b, b=LINK.a)]))
-    assert "both ends" in str(wrong_link([replace(LINK, b=LINK.a)]))
-    assert "1 to 15 bytes" in str(wrong_link([replace(LINK, a=LinkEnd("nyc", "sixteen-letters-"))]))
-    assert "1 to 15 bytes" in str(wrong_link([replace(LINK, a=LinkEnd("nyc", ""))]))
+    def wrong(*links: Link) -> str:
+        return str(wrong_link(links, wrong_direction))
+
+    assert "same two nodes" in wrong(LINK, replace(LINK, name="again", a=LINK.b, b=LINK.a))
+    assert "both ends" in wrong(replace(LINK, b=LINK.a))
+    assert "1 to 15 bytes" in wrong(replace(LINK, a=LinkEnd("nyc", "sixteen-letters-")))
+    assert "1 to 15 bytes" in wrong(replace(LINK, a=LinkEnd("nyc", "")))
 
 
 def test_memory_covers_flight_queue_and_overload() -> None:
