@@ -42,12 +42,14 @@ class RouterCounters:
         self._pids = {router: pids[router] for router in routers}
         self._wrong: Counter[str] = Counter()
         self._copies: Counter[str] = Counter()
+        self._noted: dict[str, set[Channel]] = {router: set() for router in routers}
 
     def note_removal(self, trees: Iterable[Tree]) -> None:
         """To be called before trees are removed: their counters go with them. Raises OSError."""
         for router, entries in expected_entries(trees).items():
             found = read_cache(self._pids[router])
             self._add(router, {channel: found[channel] for channel in entries if channel in found})
+            self._noted[router] |= entries.keys()
 
     def _add(self, router: str, entries: Mapping[Channel, Entry]) -> None:
         self._wrong[router] += sum(entry.wrong_interface for entry in entries.values())
@@ -60,7 +62,9 @@ class RouterCounters:
         """
         drops = {}
         for router, pid in self._pids.items():
-            self._add(router, read_cache(pid))
+            # An entry that was noted may still be there: routers take a while to forget.
+            found = read_cache(pid)
+            self._add(router, {channel: found[channel] for channel in found.keys() - self._noted[router]})
             lacking = self._copies[router] - packets_out(pid)
             drops[router] = RouterDrops(
                 self._wrong[router],

@@ -44,16 +44,23 @@ class Forwarding:
 
 
 def allocate_trees(
-    plan: Plan, island_ids: Mapping[str, int], hosts: int = 1, live: Collection[Tree] = ()
+    plan: Plan,
+    island_ids: Mapping[str, int],
+    hosts: int = 1,
+    live: Collection[Tree] = (),
+    used_groups: Collection[str] = (),
 ) -> dict[TreeKey, Tree]:
     """The tree of each flow and shard of `plan`; flows with equal trees share one.
 
-    No group is that of a `live` tree, and no source address has two ways back to it at any router, live trees included,
-    while there are addresses left. Raises TestbedError when a source needs more trees than there are groups.
+    No group is that of a `live` tree, nor a used one while there are others; and no source address has two ways back to
+    it at any router, live trees included, while there are addresses left. Raises TestbedError when a source needs more
+    trees than there are groups.
     """
     trees: dict[TreeKey, Tree] = {}
     allocators = {
-        (name, shard): _Allocator(name, island_id, shard, [tree for tree in live if _is_of(tree, name, shard)])
+        (name, shard): _Allocator(
+            name, island_id, shard, [tree for tree in live if _is_of(tree, name, shard)], frozenset(used_groups)
+        )
         for name, island_id in island_ids.items()
         for shard in range(hosts)
     }
@@ -76,6 +83,7 @@ class _Allocator:
     island_id: int
     shard: int
     live: list[Tree]
+    used_groups: frozenset[str]
     trees: dict[tuple[frozenset[str], frozenset[tuple[str, str]]], Tree] = field(default_factory=dict)
 
     def tree(self, flow: Flow) -> Tree:
@@ -89,10 +97,12 @@ class _Allocator:
     def _free_group(self) -> str:
         taken = {tree.group for tree in (*self.live, *self.trees.values())}
         base = SSM_BASE + ((self.island_id + 1) << 16) + (self.shard << 8)
-        for number in range(1, MAX_TREES + 1):
-            group = str(IPv4Address(base + number))
-            if group not in taken:
+        free = [group for number in range(MAX_TREES) if (group := str(IPv4Address(base + number + 1))) not in taken]
+        for group in free:
+            if group not in self.used_groups:
                 return group
+        if free:
+            return free[0]
         raise TestbedError(
             f"island {self.source} needs more than {MAX_TREES} multicast trees; use a policy with fewer rounds"
         )

@@ -138,10 +138,11 @@ class RunningPimPlane:
             self._drop_routes()
 
     def remove(self, trees: Collection[Tree]) -> None:
-        # The receivers have left, so the routers forget the trees by themselves; their routes may go.
+        # The receivers have left, so the routers forget the trees by themselves. Their routes stay until the next time:
+        # a way back that changes while a tree is being pruned can leave parts of the tree behind.
         with self._lock:
-            self._live.difference_update(trees)
             self._drop_routes()
+            self._live.difference_update(trees)
 
     def close(self) -> None:
         with self._lock:

@@ -30,8 +30,8 @@ class Readiness:
     paths: list[ProbedPath]
 
 
-MakeEpoch = Callable[[int, Plan, list[Tree]], Epoch]
-"""An epoch from its number, its plan, and the trees that are live beside it."""
+MakeEpoch = Callable[[int, Plan, list[Tree], set[str]], Epoch]
+"""An epoch from its number, its plan, the trees that are live beside it, and all groups that the run has used."""
 
 
 class Epochs:
@@ -57,6 +57,7 @@ class Epochs:
         self._scheduled: dict[int, Plan] = {}
         self._prepared: Epoch | None = None
         self._first_round = 0
+        self._just_left: list[Tree] = []
         self.current = start_up.epoch
         self.all = {self.current.number: self.current}
 
@@ -84,7 +85,9 @@ class Epochs:
         plan = plan or self._scheduled.get(round_number + 1)
         if plan is None:
             return
-        epoch = self._make(max(self.all) + 1, plan, [live for live, _ in self.live_and_planned()])
+        live = [live for live, _ in self.live_and_planned()] + self._just_left
+        used_groups = {tree.group for each in self.all.values() for tree in each.distinct_trees()}
+        epoch = self._make(max(self.all) + 1, plan, live, used_groups)
         with self._lock:
             self._prepared = epoch
             self.all[epoch.number] = epoch
@@ -102,6 +105,8 @@ class Epochs:
         self._fleet.send(edges, "leave", epoch=old.number)
         self._fleet.gather(edges, "left", ANSWER_TIMEOUT_S * self._start_up.settings.scale.time_dilation)
         self._plane.remove(old.distinct_trees())
+        # Routers may still be busy forgetting these.
+        self._just_left = old.distinct_trees()
 
     def live_and_planned(self) -> list[tuple[Tree, Tree]]:
         """The trees that are installed, or about to be: as they are, and as they were planned."""

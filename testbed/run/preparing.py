@@ -43,12 +43,11 @@ class Prepared:
     link_kind: LinkKind
     plane: MulticastPlane
 
-    def make_epoch(self, number: int, plan: Plan, live: list[Tree]) -> Epoch:
-        """A further epoch of the run, beside the trees that are live."""
-        settings = self.settings
-        return make_epoch(
-            number, plan, self.topology, self.framing, settings.scale, settings.hosts_per_island, settings.copies, live
-        )
+    def make_epoch(self, number: int, plan: Plan, live: list[Tree], used_groups: set[str]) -> Epoch:
+        """A further epoch of the run, beside the trees that are live, on groups that were not used if possible."""
+        settings, scale = self.settings, self.settings.scale
+        hosts, copies = settings.hosts_per_island, settings.copies
+        return make_epoch(number, plan, self.topology, self.framing, scale, hosts, copies, live, used_groups)
 
 
 def prepare(settings: RunSettings) -> Prepared:

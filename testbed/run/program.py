@@ -120,15 +120,16 @@ def make_epoch(
     hosts: int = 1,
     copies: bool = False,
     live: Collection[Tree] = (),
+    used_groups: Collection[str] = (),
 ) -> Epoch:
-    """The epoch that runs `plan`, beside the `live` trees of epochs before.
+    """The epoch that runs `plan`, beside the `live` trees of epochs before, and on groups not used if there are any.
 
     With `copies` all of a host's packets come from the address that it is known by: there are no trees to tell apart.
     Raises TestbedError if its trees cannot have groups.
     """
     island_ids = {island.id: island_id for island_id, island in enumerate(topology.islands)}
     phases = tuple(_phase(planned, topology, framing, scale) for planned in plan.rounds)
-    trees = allocate_trees(plan, island_ids, hosts, live)
+    trees = allocate_trees(plan, island_ids, hosts, live, used_groups)
     if copies:
         trees = {
             (phase, name, shard): replace(tree, address=naming.host_address(island_ids[name], shard + 1))
