@@ -140,17 +140,17 @@ static int take_destinations(PyObject *object, Destinations *taken)
     for (Py_ssize_t i = 0; i < taken->count; i++) {
         PyObject *destination = PySequence_Fast_GET_ITEM(sequence, i);
         const char *address;
-        unsigned short port;
+        int port;
 
         taken->addresses[i].sin_family = AF_INET;
-        if (!PyTuple_Check(destination) || !PyArg_ParseTuple(destination, "sH", &address, &port) ||
+        if (!PyTuple_Check(destination) || !PyArg_ParseTuple(destination, "si", &address, &port) || port < 1 || port > 65535 ||
             inet_pton(AF_INET, address, &taken->addresses[i].sin_addr) != 1) {
             PyErr_Format(PyExc_ValueError, "destinations[%zd] is not (IPv4 address, port)", i);
             free(taken->addresses);
             Py_DECREF(sequence);
             return -1;
         }
-        taken->addresses[i].sin_port = htons(port);
+        taken->addresses[i].sin_port = htons((uint16_t)port);
     }
     Py_DECREF(sequence);
     return 0;
