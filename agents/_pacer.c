@@ -7,6 +7,7 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -116,16 +117,63 @@ static int take_integers(PyObject *object, Py_buffer *view, const char *codes, P
     return -1;
 }
 
+/* Where the copies of each datagram go; none: to the address that the socket is connected to. */
+typedef struct {
+    Py_ssize_t count;
+    struct sockaddr_in *addresses;
+} Destinations;
+
+/* Take a sequence of (IPv4 address, port); the caller frees `addresses`. */
+static int take_destinations(PyObject *object, Destinations *taken)
+{
+    PyObject *sequence = PySequence_Fast(object, "destinations must be a sequence");
+
+    if (sequence == NULL)
+        return -1;
+    taken->count = PySequence_Fast_GET_SIZE(sequence);
+    taken->addresses = calloc((size_t)taken->count + 1, sizeof(*taken->addresses));
+    if (taken->addresses == NULL) {
+        Py_DECREF(sequence);
+        PyErr_NoMemory();
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < taken->count; i++) {
+        PyObject *destination = PySequence_Fast_GET_ITEM(sequence, i);
+        const char *address;
+        int port;
+
+        taken->addresses[i].sin_family = AF_INET;
+        if (!PyTuple_Check(destination) || !PyArg_ParseTuple(destination, "si", &address, &port) || port < 1 || port > 65535 ||
+            inet_pton(AF_INET, address, &taken->addresses[i].sin_addr) != 1) {
+            PyErr_Format(PyExc_ValueError, "destinations[%zd] is not (IPv4 address, port)", i);
+            free(taken->addresses);
+            Py_DECREF(sequence);
+            return -1;
+        }
+        taken->addresses[i].sin_port = htons((uint16_t)port);
+    }
+    Py_DECREF(sequence);
+    return 0;
+}
+
+/* How many copies of each datagram are sent. */
+static Py_ssize_t copies(const Destinations *destinations)
+{
+    return destinations->count > 0 ? destinations->count : 1;
+}
+
 /* Check the arguments of start(). */
-static int check_work(const Py_buffer *payload, Py_ssize_t slot_bytes, const Py_buffer *lengths, const Py_buffer *times)
+static int check_work(const Py_buffer *payload, Py_ssize_t slot_bytes, const Py_buffer *lengths, const Py_buffer *times,
+                      const Destinations *destinations)
 {
     const int32_t *length = lengths->buf;
     const int64_t *time = times->buf;
     Py_ssize_t count = lengths->shape[0];
+    Py_ssize_t sends = times->shape[0];
 
-    if (times->shape[0] != count) {
-        PyErr_Format(PyExc_ValueError, "lengths has %zd entries and times_ns %zd: they must be alike", count,
-                     times->shape[0]);
+    if (sends / copies(destinations) != count || sends % copies(destinations) != 0) {
+        PyErr_Format(PyExc_ValueError, "lengths has %zd entries and times_ns %zd: they must be alike, for each of %zd "
+                     "copies", count, sends, copies(destinations));
         return -1;
     }
     if (slot_bytes < 1) {
@@ -152,11 +200,13 @@ static int check_work(const Py_buffer *payload, Py_ssize_t slot_bytes, const Py_
 }
 
 /* Build the messages over the payload; the arguments have been checked and the thread is idle. */
-static int prepare_work(Pacer *pacer, Py_ssize_t slot_bytes, const Py_buffer *lengths, const Py_buffer *times)
+static int prepare_work(Pacer *pacer, Py_ssize_t slot_bytes, const Py_buffer *lengths, const Py_buffer *times,
+                        Destinations *destinations)
 {
     Sender *sender = &pacer->sender;
     const int32_t *length = lengths->buf;
-    size_t count = (size_t)lengths->shape[0];
+    size_t count = (size_t)times->shape[0];
+    size_t each = (size_t)copies(destinations);
     size_t entries = count > 0 ? count : 1;
     uint64_t drained;
 
@@ -172,11 +222,17 @@ static int prepare_work(Pacer *pacer, Py_ssize_t slot_bytes, const Py_buffer *le
     }
     memcpy(sender->due_ns, times->buf, count * sizeof(*sender->due_ns));
     for (size_t i = 0; i < count; i++) {
-        sender->vectors[i].iov_base = (char *)pacer->payload.buf + i * (size_t)slot_bytes;
-        sender->vectors[i].iov_len = (size_t)length[i];
+        sender->vectors[i].iov_base = (char *)pacer->payload.buf + i / each * (size_t)slot_bytes;
+        sender->vectors[i].iov_len = (size_t)length[i / each];
         sender->messages[i].msg_hdr.msg_iov = &sender->vectors[i];
         sender->messages[i].msg_hdr.msg_iovlen = 1;
+        if (destinations->count > 0) {
+            sender->messages[i].msg_hdr.msg_name = &destinations->addresses[i % each];
+            sender->messages[i].msg_hdr.msg_namelen = sizeof(destinations->addresses[0]);
+        }
     }
+    sender->destinations = destinations->addresses;
+    destinations->addresses = NULL;
     sender->count = count;
     /* EAGAIN: somebody has read the last done already. */
     if (read(sender->done_fd, &drained, sizeof(drained)) < 0 && errno != EAGAIN) {
@@ -196,15 +252,15 @@ static bool is_running(Pacer *pacer)
     return running;
 }
 
-/* start() with its arguments as buffers. Takes over `payload` if it succeeds. */
+/* start() with its arguments as buffers. Takes over `payload` and the destinations if it succeeds. */
 static int start_sending(Pacer *pacer, Py_buffer *payload, Py_ssize_t slot_bytes, const Py_buffer *lengths,
-                         const Py_buffer *times)
+                         const Py_buffer *times, Destinations *destinations)
 {
     Py_buffer earlier = pacer->payload;
     bool held = pacer->holds_payload;
     int result;
 
-    if (check_work(payload, slot_bytes, lengths, times) < 0 || require_open(pacer) < 0)
+    if (check_work(payload, slot_bytes, lengths, times, destinations) < 0 || require_open(pacer) < 0)
         return -1;
     if (is_running(pacer)) {
         PyErr_SetString(PyExc_RuntimeError, "this pacer is still sending: wait for done_fd, or cancel");
@@ -214,7 +270,7 @@ static int start_sending(Pacer *pacer, Py_buffer *payload, Py_ssize_t slot_bytes
     free_work(&pacer->sender);
     pacer->payload = *payload;
     pacer->holds_payload = true;
-    result = prepare_work(pacer, slot_bytes, lengths, times);
+    result = prepare_work(pacer, slot_bytes, lengths, times, destinations);
     if (result == 0) {
         begin_sending(&pacer->sender);
     } else {
@@ -228,27 +284,35 @@ static int start_sending(Pacer *pacer, Py_buffer *payload, Py_ssize_t slot_bytes
 
 static PyObject *pacer_start(PyObject *self, PyObject *args, PyObject *kwargs)
 {
-    static char *keywords[] = {"buffer", "slot_bytes", "lengths", "times_ns", NULL};
-    PyObject *buffer, *lengths_object, *times_object;
+    static char *keywords[] = {"buffer", "slot_bytes", "lengths", "times_ns", "destinations", NULL};
+    PyObject *buffer, *lengths_object, *times_object, *destinations_object = NULL;
+    Destinations destinations = {0, NULL};
     Py_buffer payload, lengths, times;
     Py_ssize_t slot_bytes;
     int result;
 
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OnOO:start", keywords, &buffer, &slot_bytes, &lengths_object,
-                                     &times_object))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OnOO|O:start", keywords, &buffer, &slot_bytes, &lengths_object,
+                                     &times_object, &destinations_object))
         return NULL;
-    if (PyObject_GetBuffer(buffer, &payload, PyBUF_SIMPLE) < 0)
+    if (destinations_object != NULL && take_destinations(destinations_object, &destinations) < 0)
         return NULL;
+    if (PyObject_GetBuffer(buffer, &payload, PyBUF_SIMPLE) < 0) {
+        free(destinations.addresses);
+        return NULL;
+    }
     if (take_integers(lengths_object, &lengths, "il", sizeof(int32_t), "lengths") < 0) {
         PyBuffer_Release(&payload);
+        free(destinations.addresses);
         return NULL;
     }
     if (take_integers(times_object, &times, "lq", sizeof(int64_t), "times_ns") < 0) {
         PyBuffer_Release(&lengths);
         PyBuffer_Release(&payload);
+        free(destinations.addresses);
         return NULL;
     }
-    result = start_sending((Pacer *)self, &payload, slot_bytes, &lengths, &times);
+    result = start_sending((Pacer *)self, &payload, slot_bytes, &lengths, &times, &destinations);
+    free(destinations.addresses);
     PyBuffer_Release(&times);
     PyBuffer_Release(&lengths);
     if (result < 0) {
@@ -349,7 +413,7 @@ static PyObject *pacer_get_realtime(PyObject *self, void *Py_UNUSED(closure))
 
 static PyMethodDef pacer_methods[] = {
     {"start", (PyCFunction)(void (*)(void))pacer_start, METH_VARARGS | METH_KEYWORDS,
-     "start(buffer, slot_bytes, lengths, times_ns): send datagram i at times_ns[i]; returns at once."},
+     "start(buffer, slot_bytes, lengths, times_ns, destinations=()): send datagram i at times_ns[i]; returns at once."},
     {"cancel", pacer_cancel, METH_NOARGS, "Send no more; returns when the thread is idle."},
     {"close", pacer_close, METH_NOARGS, "Cancel, end the thread, release everything. Safe to call twice."},
     {"lateness_ns", pacer_lateness_ns, METH_NOARGS, "Send call minus due time of each datagram sent, in nanoseconds."},

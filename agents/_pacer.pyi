@@ -1,7 +1,9 @@
+from collections.abc import Sequence
+
 from typing_extensions import Buffer
 
 class Pacer:
-    """Sends datagrams on a connected UDP socket, each at its own CLOCK_MONOTONIC time, from a native thread.
+    """Sends datagrams on a UDP socket, each at its own CLOCK_MONOTONIC time, from a native thread.
 
     The thread runs under SCHED_FIFO at `priority` where that is allowed (`realtime` says so; 0: not asked for), with a
     timer slack of 1 ns. All that is due goes into one sendmmsg. What the kernel refuses for now (a full socket buffer
@@ -28,8 +30,18 @@ class Pacer:
     def error(self) -> int:
         """Error number (errno) that ended the last start() early, or 0."""
 
-    def start(self, buffer: Buffer, slot_bytes: int, lengths: Buffer, times_ns: Buffer) -> None:
+    def start(
+        self,
+        buffer: Buffer,
+        slot_bytes: int,
+        lengths: Buffer,
+        times_ns: Buffer,
+        destinations: Sequence[tuple[str, int]] = (),
+    ) -> None:
         """Send buffer[i·slot_bytes : i·slot_bytes + lengths[i]] at times_ns[i], for every i; returns at once.
+
+        Without `destinations` the socket must be connected. With n of them, (IPv4 address, port), a copy of each
+        datagram goes to each: copy j of datagram i at times_ns[i·n + j].
 
         `lengths` is an int32 array and `times_ns` an int64 array that never falls; both are copied. `buffer` is held
         until the next start() or close() and must not change while sending. Raises ValueError for arrays that do not

@@ -3,6 +3,7 @@
 #define AGENTS_PACER_THREAD_H
 
 #include <errno.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
@@ -40,6 +41,7 @@ typedef struct {
     /* Written while the thread is idle, read by the thread while it runs. */
     struct mmsghdr *messages;
     struct iovec *vectors;
+    struct sockaddr_in *destinations; /* of the copies of each datagram; unused on a connected socket */
     int64_t *due_ns;
     int64_t *lateness_ns; /* written by the thread; the first `sent` entries are valid */
 } Sender;
@@ -214,9 +216,11 @@ static void free_work(Sender *sender)
 {
     free(sender->messages);
     free(sender->vectors);
+    free(sender->destinations);
     free(sender->due_ns);
     sender->messages = NULL;
     sender->vectors = NULL;
+    sender->destinations = NULL;
     sender->due_ns = NULL;
 }
 

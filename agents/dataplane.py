@@ -1,5 +1,7 @@
 """The data-plane process of a host: sends the round's contribution on time, takes in what the edge sends.
 
+Where an island has several hosts, each then gives the others what it has received.
+
     python -m agents.dataplane --control-fd N
 
 Run control is docs/run-control.md. Nothing else happens here: no training, no garbage collection, and the sending
@@ -10,6 +12,7 @@ import gc
 import os
 import select
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,8 +23,10 @@ from numpy.typing import NDArray
 
 from agents._pacer import Pacer
 from agents.exchange_area import ExchangeArea, map_exchange_area
+from agents.island_memory import IslandMemory
+from agents.lan import Lan
 from agents.receiving import RoundReceiver, open_receiver, overflows, receive_buffer_bytes
-from agents.sending import RoundPackets, destination, open_sender, probe_packet, send_times_ns
+from agents.sending import RoundPackets, destination, frame_sizes, open_sender, probe_packet, turns_ns
 from agents.shard import Shard, make_shard
 from aggregator.wire.control import Channel, Message, inherited
 from aggregator.wire.packet import HEADER_BYTES, PacketError, parse_packet
@@ -36,12 +41,31 @@ _BURST = 64
 
 @dataclass(frozen=True)
 class _Phase:
-    """What this host does in one place of the schedule; no group: it sends nothing."""
+    """What this host does in one place of the schedule; no group: it sends nothing.
+
+    `group` names the tree, `source` is the address to send from; `destinations` is the group itself, or each receiver's
+    edge.
+    """
 
     group: str | None
+    source: str | None
+    destinations: tuple[str, ...]
     offset_ns: int
     duration_ns: int
     expected: int
+
+
+class _Line:
+    """A way out of the host: a socket bound to one source address, and the thread that sends on it."""
+
+    def __init__(self, address: str) -> None:
+        """Raises OSError."""
+        self.socket = open_sender(address)
+        self.pacer = Pacer(self.socket.fileno(), PACER_PRIORITY)
+
+    def close(self) -> None:
+        self.pacer.close()
+        self.socket.close()
 
 
 @dataclass
@@ -51,6 +75,7 @@ class _Round:
     number: int
     phase: _Phase
     receiver: RoundReceiver
+    line: _Line
     started: bool = False
     sending: bool = False
     start_ns: int = 0
@@ -69,40 +94,52 @@ class DataPlane:
     def __init__(
         self,
         channel: Channel,
-        shard: Shard,
+        shards: list[Shard],
+        own: int,
         address: str,
         area: ExchangeArea,
+        lan: Lan,
         number_format: int,
         key: bytes | None,
     ) -> None:
-        """Raises OSError if the sockets cannot be had."""
+        """`shards` are all of the island's, `own` is this host's number among them. Raises OSError without sockets."""
         self._channel = channel
-        self._shard = shard
+        self._shard = shard = shards[own]
+        self._frames = [frame_sizes(each) for each in shards]
+        self._memory = IslandMemory(shards, own, area)
+        self._lan = lan
         self._area = area
         self._number_format = number_format
         self._key = key
         self._packets = RoundPackets(shard, number_format, key)
         self._receiver = open_receiver(address)
-        self._sender = open_sender(address)
-        self._pacer = Pacer(self._sender.fileno(), PACER_PRIORITY)
+        self._poll = select.poll()
+        self._address = address
+        self._lines: dict[str, _Line] = {}
+        self._add_line(address)
         self._epochs: dict[int, list[_Phase]] = {}
         self._round: _Round | None = None
+        self._gather_began_ns = 0
         self._buffer = memoryview(bytearray(_LONGEST_DATAGRAM))
         self._late = 0
         self._refused = 0
         self._overflows = 0
-        self.realtime = _become_realtime() and self._pacer.realtime
+        self.realtime = _become_realtime() and self._lines[address].pacer.realtime
 
     def close(self) -> None:
-        self._pacer.close()
-        self._sender.close()
+        for line in self._lines.values():
+            line.close()
         self._receiver.close()
+        self._lan.close()
+
+    def _add_line(self, address: str) -> None:
+        line = self._lines[address] = _Line(address)
+        self._poll.register(line.pacer.done_fd, select.POLLIN)
 
     def serve(self) -> None:
         """Until `stop`, or until the run is gone. Raises ValueError, LookupError or OSError when it cannot go on."""
-        poll = select.poll()
-        for fd in (self._channel.fileno(), self._receiver.fileno(), self._pacer.done_fd):
-            poll.register(fd, select.POLLIN)
+        for fd in (self._channel.fileno(), self._receiver.fileno()):
+            self._poll.register(fd, select.POLLIN)
         self._channel.send(
             "hello",
             pid=os.getpid(),
@@ -110,17 +147,25 @@ class DataPlane:
             receive_buffer_bytes=receive_buffer_bytes(self._receiver),
         )
         while True:
-            ready = {fd for fd, _ in poll.poll(self._patience_ms())}
+            lan = self._lan.interests()
+            for fd, events in lan.items():
+                self._poll.register(fd, events)
+            ready = {fd for fd, _ in self._poll.poll(self._patience_ms())}
+            if ready & lan.keys():
+                for part in self._lan.serve():
+                    self._memory.take(part)
             if self._receiver.fileno() in ready:
                 self._take_in()
-            if self._pacer.done_fd in ready:
-                self._finish_sending()
+            for line in self._lines.values():
+                if line.pacer.done_fd in ready:
+                    self._finish_sending(line)
             if self._channel.fileno() in ready:
                 message = self._channel.receive()
                 if message is None or message["type"] == "stop":
                     return
                 self._answer(message)
             self._report_if_done()
+            self._report_if_gathered()
 
     def _patience_ms(self) -> float | None:
         if self._round is None or not self._round.started:
@@ -131,10 +176,7 @@ class DataPlane:
     def _answer(self, message: Message) -> None:
         match message["type"]:
             case "epoch":
-                self._epochs[message["epoch"]] = [
-                    _Phase(phase["group"], phase["offset_ns"], phase["duration_ns"], phase["expected"])
-                    for phase in message["phases"]
-                ]
+                self._begin_epoch(message["epoch"], message["phases"])
                 self._channel.send("epoch_ready", epoch=message["epoch"])
             case "probe":
                 sent = self._probe(message["epoch"], message["probe"])
@@ -142,36 +184,67 @@ class DataPlane:
             case "arm":
                 self._arm(message["round"], message["epoch"], message["phase"])
                 self._channel.send("armed", round=message["round"])
+            case "gather":
+                self._gather_began_ns = time.monotonic_ns()
+                self._lan.offer(message["round"], self._memory.own_part())
             case "start":
                 self._start(message["round"], message["start_ns"], message["give_up_ns"])
             case kind:
                 raise ValueError(f"a data plane does not know the message {kind!r}")
 
+    def _begin_epoch(self, epoch: int, phases: Sequence[dict[str, Any]]) -> None:
+        """Hold an epoch ready, beside the one before it, whose rounds may be under way."""
+        self._epochs[epoch] = [
+            _Phase(
+                phase["group"],
+                phase["source"],
+                tuple(phase["destinations"]),
+                phase["offset_ns"],
+                phase["duration_ns"],
+                phase["expected"],
+            )
+            for phase in phases
+        ]
+        for old in [old for old in self._epochs if old < epoch - 1]:
+            del self._epochs[old]
+        for phase in self._epochs[epoch]:
+            if phase.source is not None and phase.source not in self._lines:
+                self._add_line(phase.source)
+
     def _probe(self, epoch: int, probe: int) -> int:
-        """Send a probe on each group of the epoch; returns how many."""
-        groups = {phase.group for phase in self._epochs[epoch] if phase.group is not None}
-        for group in sorted(groups):
-            packet = probe_packet(self._shard, epoch, probe, group, time.monotonic_ns(), self._key)
-            self._sender.sendto(packet, destination(group))
-        return len(groups)
+        """Send a probe on each tree of the epoch; returns how many."""
+        sent = 0
+        trees = {(phase.group, phase.source): phase.destinations for phase in self._epochs[epoch]}
+        for (group, source), destinations in trees.items():
+            if group is None or source is None:
+                continue
+            for address in destinations:
+                packet = probe_packet(self._shard, epoch, probe, group, time.monotonic_ns(), self._key)
+                self._lines[source].socket.sendto(packet, destination(address))
+                sent += 1
+        return sent
 
     def _arm(self, number: int, epoch: int, phase_number: int) -> None:
         if self._round is not None:
             raise ValueError(f"round {number} was armed while round {self._round.number} is not done")
         phase = self._epochs[epoch][phase_number]
         row = self._area.row(number)
+        self._memory.begin(number)
         receiver = RoundReceiver(
             self._shard,
             (epoch, number),
             phase.expected,
-            self._area.summed[row, self._shard.value_slice],
-            self._area.bitmaps[row, self._shard.chunk_slice],
+            self._memory.summed[self._shard.value_slice],
+            self._memory.bitmaps[self._shard.chunk_slice],
             self._number_format,
         )
+        line = self._lines[phase.source or self._address]
         if phase.group is not None:
             self._packets.build(self._area.sent[row, self._shard.value_slice], epoch, number)
-            self._sender.connect(destination(phase.group))
-        self._round = _Round(number, phase, receiver)
+            if len(phase.destinations) == 1:
+                # The kernel then finds the way once, and not for every datagram.
+                line.socket.connect(destination(phase.destinations[0]))
+        self._round = _Round(number, phase, receiver, line)
 
     def _start(self, number: int, start_ns: int, give_up_ns: int) -> None:
         armed = self._round
@@ -180,9 +253,13 @@ class DataPlane:
         armed.started = True
         armed.start_ns = start_ns
         armed.give_up_ns = give_up_ns
-        if armed.phase.group is not None:
-            times = send_times_ns(self._packets.wire_bytes, start_ns + armed.phase.offset_ns, armed.phase.duration_ns)
-            self._pacer.start(self._packets.buffer, self._packets.slot_bytes, self._packets.lengths.data, times.data)
+        phase, packets = armed.phase, self._packets
+        if phase.group is not None:
+            copies = len(phase.destinations)
+            begin_ns = start_ns + phase.offset_ns
+            times = turns_ns(self._frames, self._shard.number, copies, begin_ns, phase.duration_ns)
+            to = [destination(address) for address in phase.destinations] if copies > 1 else []
+            armed.line.pacer.start(packets.buffer, packets.slot_bytes, packets.lengths.data, times.data, to)
             armed.sending = True
 
     def _take_in(self) -> None:
@@ -204,10 +281,10 @@ class DataPlane:
             elif self._round.receiver.take(header, datagram[HEADER_BYTES:]):
                 self._round.last_taken_ns = time.monotonic_ns()
 
-    def _finish_sending(self) -> None:
-        os.eventfd_read(self._pacer.done_fd)
-        if self._pacer.error:
-            raise OSError(self._pacer.error, f"sending failed: {os.strerror(self._pacer.error)}")
+    def _finish_sending(self, line: _Line) -> None:
+        os.eventfd_read(line.pacer.done_fd)
+        if line.pacer.error:
+            raise OSError(line.pacer.error, f"sending failed: {os.strerror(line.pacer.error)}")
         if self._round is not None:
             self._round.sending = False
 
@@ -219,9 +296,16 @@ class DataPlane:
         if not current.receiver.complete or current.sending:
             if time.monotonic_ns() < current.give_up_ns:
                 return
-            self._pacer.cancel()
+            current.line.pacer.cancel()
         self._channel.send("done", round=current.number, **self._report(current))
         self._round = None
+
+    def _report_if_gathered(self) -> None:
+        """Report when the shards of the island's other hosts are here as well, as asked by `gather`."""
+        if self._gather_began_ns and self._memory.complete:
+            took_ns, self._gather_began_ns = time.monotonic_ns() - self._gather_began_ns, 0
+            digest = self._memory.digest()
+            self._channel.send("gathered", round=self._memory.round, took_ns=took_ns, digest=digest)
 
     def _report(self, current: _Round) -> dict[str, Any]:
         receiver = current.receiver
@@ -231,16 +315,16 @@ class DataPlane:
         dropped = overflows(self._receiver)
         counts["socket_overflows"] = dropped - self._overflows
         self._late, self._refused, self._overflows = 0, 0, dropped
-        sends = current.phase.group is not None
-        lateness_ns = np.asarray(self._pacer.lateness_ns() if sends else [], np.int64)
+        pacer = current.line.pacer if current.phase.group is not None else None
+        lateness_ns = np.asarray(pacer.lateness_ns() if pacer else [], np.int64)
         return {
             "completed_ns": current.last_taken_ns or current.when_nothing_came_ns,
             "chunks": receiver.chunks,
             "expected": receiver.expected.bit_count() * receiver.chunks,
             "delivered": receiver.delivered,
             **counts,
-            "sent": self._pacer.sent if sends else 0,
-            "send_retries": self._pacer.retries if sends else 0,
+            "sent": pacer.sent if pacer else 0,
+            "send_retries": pacer.retries if pacer else 0,
             "send_lateness_us": _lateness_us(lateness_ns),
             "send_lateness_histogram": _histogram(lateness_ns),
         }
@@ -279,10 +363,15 @@ def _set_up(channel: Channel, message: Message) -> DataPlane:
         raise ValueError(f"a data plane was sent {message['type']!r} before its setup")
     shard_values: list[int] = message["shard_values"]
     values_per_chunk: int = message["values_per_chunk"]
-    shard = make_shard(message["job"], message["island_id"], message["shard"], shard_values, values_per_chunk)
+    shards = [
+        make_shard(message["job"], message["island_id"], number, shard_values, values_per_chunk)
+        for number in range(len(shard_values))
+    ]
     area = map_exchange_area(Path(message["exchange_area"]), message["depth"], sum(shard_values), values_per_chunk)
+    own: int = message["shard"]
+    lan = Lan(message["job"], own, message["host_addresses"])
     key = parse_key(message["tag_key"])
-    return DataPlane(channel, shard, message["address"], area, message["number_format"], key)
+    return DataPlane(channel, shards, own, message["address"], area, lan, message["number_format"], key)
 
 
 def main() -> int:

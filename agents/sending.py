@@ -48,6 +48,15 @@ def open_sender(address: str) -> socket.socket:
     return sender
 
 
+def _value_counts(shard: Shard) -> list[int]:
+    return [end - first for first, end in map(shard.value_range, range(shard.chunks))]
+
+
+def frame_sizes(shard: Shard) -> list[int]:
+    """On-wire bytes of each frame of a shard."""
+    return [frame_bytes(count) for count in _value_counts(shard)]
+
+
 class RoundPackets:
     """The contributions of one shard in one round, chunk by chunk, in slots of one buffer that serves every round."""
 
@@ -58,9 +67,8 @@ class RoundPackets:
         longest = HEADER_BYTES + VALUE_BYTES * min(shard.values_per_chunk, shard.values)
         self.slot_bytes = -(-longest // _ALIGNMENT) * _ALIGNMENT
         self.buffer = bytearray(self.slot_bytes * shard.chunks)
-        ranges = [shard.value_range(chunk) for chunk in range(shard.chunks)]
-        self._value_counts = [end - first for first, end in ranges]
-        self.wire_bytes = [frame_bytes(count) for count in self._value_counts]
+        self._value_counts = _value_counts(shard)
+        self.wire_bytes = frame_sizes(shard)
         self.lengths: NDArray[np.int32] = np.array(self._value_counts, np.int32) * VALUE_BYTES + HEADER_BYTES
 
     def build(self, values: NDArray[np.int32], epoch: int, round_number: int) -> None:
@@ -98,6 +106,26 @@ def send_times_ns(wire_bytes: Sequence[int], begin_ns: int, duration_ns: int) ->
     return np.array([begin_ns + duration_ns * passed // total for passed in accumulate(wire_bytes)], np.int64)
 
 
+def turns_ns(
+    frames: Sequence[Sequence[int]], shard: int, copies: int, begin_ns: int, duration_ns: int
+) -> NDArray[np.int64]:
+    """When each copy of each frame of one shard is due, if all shards of an island share the rate and take turns.
+
+    `frames` has the on-wire bytes of each shard's frames. The order is by chunk, then shard, then copy.
+    """
+    chunks = max(len(sizes) for sizes in frames)
+    order = [
+        (number, sizes[chunk])
+        for chunk in range(chunks)
+        for number, sizes in enumerate(frames)
+        if chunk < len(sizes)
+        for _ in range(copies)
+    ]
+    due = send_times_ns([size for _, size in order], begin_ns, duration_ns)
+    own: NDArray[np.int64] = due[np.array([number == shard for number, _ in order])]
+    return own
+
+
 def probe_packet(shard: Shard, epoch: int, probe: int, group: str, sent_ns: int, key: bytes | None = None) -> bytes:
     """A probe of the tree of `group`: it carries the group, and when it was sent as two 32-bit halves, low first."""
     header = Header(
@@ -117,6 +145,6 @@ def probe_packet(shard: Shard, epoch: int, probe: int, group: str, sent_ns: int,
     return bytes(out)
 
 
-def destination(group: str) -> tuple[str, int]:
-    """Where contributions and probes of a group go."""
-    return group, CONTRIBUTION_PORT
+def destination(address: str) -> tuple[str, int]:
+    """Where contributions and probes to a group, or to an edge, go."""
+    return address, CONTRIBUTION_PORT

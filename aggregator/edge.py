@@ -184,10 +184,22 @@ class Edge:
         for old in [old for old in self.flows if old < epoch - 1]:
             del self.flows[old], self.phases[old]
         wanted = self._all_flows()
+        self._join(wanted, joined)
+
+    def leave_epoch(self, epoch: int) -> None:
+        """Leave the groups of an epoch whose rounds are over; those that another epoch has as well stay joined."""
+        joined = self._all_flows()
+        del self.flows[epoch], self.phases[epoch]
+        self._join(self._all_flows(), joined)
+
+    def _join(self, wanted: set[tuple[str, str]], joined: set[tuple[str, str]]) -> None:
+        """Join and leave, so that exactly `wanted` is received. A flow to the edge's own address needs no joining."""
         for group, source in sorted(wanted - joined):
-            sockets.join(self.socket, group, source, self.address)
+            if group != self.address:
+                sockets.join(self.socket, group, source, self.address)
         for group, source in sorted(joined - wanted):
-            sockets.leave(self.socket, group, source, self.address)
+            if group != self.address:
+                sockets.leave(self.socket, group, source, self.address)
         self.receiver.allow(wanted)
 
     def _all_flows(self) -> set[tuple[str, str]]:
@@ -249,6 +261,9 @@ def handle(edge: Edge, message: control.Message) -> dict[str, Any]:
             groups = [(group["group"], group["source"]) for group in message["groups"]]
             edge.begin_epoch(message["epoch"], message["phases"], groups)
             return {"type": "epoch_ready", "epoch": message["epoch"]}
+        case "leave":
+            edge.leave_epoch(message["epoch"])
+            return {"type": "left", "epoch": message["epoch"]}
         case "probe_report":
             probe = message["probe"]
             return {"type": "probe_report", "probe": probe, "arrivals": edge.probes.get(probe, [])}

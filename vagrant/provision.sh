@@ -31,8 +31,11 @@ project=$(cd "$(dirname "$(readlink -f "$0")")/.." && pwd)
 venv=/opt/testbed/venv
 # Debian's mininet is a module of Debian's python3 only, so another python3 earlier on PATH must not be taken.
 python=/usr/bin/python3
-packages=(sudo mininet iproute2 ethtool tcpdump iputils-ping util-linux procps
+packages=(sudo mininet iproute2 ethtool tcpdump iputils-ping util-linux mount procps frr
     gcc libc6-dev python3 python3-dev python3-venv)
+if [ -n "$extras" ]; then
+    packages+=(tshark)
+fi
 if [ -n "$list" ]; then
     printf '%s\n' "${packages[@]}"
     exit 0
@@ -48,6 +51,10 @@ if [ "${#missing[@]}" -gt 0 ]; then
     apt-get update -qq
     # No recommended packages: mininet's would bring a switch daemon that the testbed does not use.
     apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+    # The testbed starts FRR's programs itself, in its routers. The package's own service would do nothing but run.
+    case " ${missing[*]} " in
+        *" frr "*) if [ -d /run/systemd/system ]; then systemctl --quiet disable --now frr.service; fi ;;
+    esac
 fi
 
 if [ ! -x "$venv/bin/python" ]; then

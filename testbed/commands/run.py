@@ -8,8 +8,11 @@ from typing import Any
 from rich.console import Console
 
 from aggregator.deadlines import DEADLINE_POLICIES
+from scheduler.exchange import AGGREGATIONS
 from testbed.commands.arguments import add_impairment_options, number, whole_number
-from testbed.run.experiment import run_experiment
+from testbed.errors import TestbedError
+from testbed.network.command_line import open_command_line
+from testbed.run.experiment import Watchers, run_experiment
 from testbed.run.settings import NUMBER_FORMATS, EdgeSettings, RunSettings
 from testbed.run.summary import passed, print_table
 from testbed.scale import Scale
@@ -31,6 +34,13 @@ def add_parser(commands: Any) -> None:
     option("--memory-gb", type=number(at_least=0), default=defaults.memory_gb, help="memory of each aggregator")
     option("--payload-gb", type=number(above=0), default=defaults.payload_gb, help="what each island sends per round")
     option("--rounds", type=whole_number(1), default=defaults.rounds, help="how many rounds to run")
+    option(
+        "--policy-schedule",
+        type=_policy_schedule,
+        default=defaults.policy_schedule,
+        metavar="ROUND=POLICY,…",
+        help="go over to other policies at these rounds, counted from 1, without losing anything",
+    )
     option("--workload", default=defaults.workload, metavar="NAME", help="what is trained: digits or synthetic")
     option(
         "--rate-scale",
@@ -45,7 +55,26 @@ def add_parser(commands: Any) -> None:
         help="factor on all times, for slow machines; results are printed undilated",
     )
     option("--links", default=defaults.links, metavar="KIND", help="how links are emulated: auto, netem or delayline")
-    option("--multicast", default=defaults.multicast, metavar="PLANE", help="who installs the trees: auto or direct")
+    option(
+        "--multicast",
+        default=defaults.multicast,
+        metavar="PLANE",
+        help="who installs the trees: pim (FRR), direct (the testbed), auto, or unicast (a copy per receiver)",
+    )
+    option(
+        "--aggregation",
+        choices=AGGREGATIONS,
+        default=defaults.aggregation,
+        help="where contributions are summed: at the island's edge, or by its hosts",
+    )
+    option("--trees", default=defaults.trees, metavar="KIND", help="multicast trees of the plan: shortest or optimised")
+    option(
+        "--hosts-per-island",
+        type=whole_number(1),
+        default=defaults.hosts_per_island,
+        metavar="H",
+        help="hosts that share an island's payload and access link",
+    )
     option(
         "--engine", default=defaults.engine, metavar="NAME|PATH", help="the aggregator's engine, or a library of one"
     )
@@ -98,8 +127,22 @@ def add_parser(commands: Any) -> None:
     option("--seed", type=whole_number(0), default=defaults.seed, help="seed of everything random")
     option("--out", type=Path, metavar="DIR", help="the run directory (default: runs/<UTC time>-<policy>)")
     option("--strict", action="store_true", help="exit 1 also when the median round is more than 5 %% off its plan")
+    option("--cli", action="store_true", help="open Mininet's command line on the network after the last round")
     option("--json", action="store_true", help="print one JSON document instead of the table")
     parser.set_defaults(execute=execute)
+
+
+def _policy_schedule(text: str) -> tuple[tuple[int, str], ...]:
+    """`6=triangles,11=pairs` as pairs of rounds, counted from 0, and policies."""
+    changes = []
+    for part in text.split(","):
+        number, _, policy = part.partition("=")
+        if not (number.isascii() and number.isdigit() and int(number) > 1 and policy):
+            raise argparse.ArgumentTypeError(f"{part!r} is not ROUND=POLICY with a round of at least 2")
+        changes.append((int(number) - 1, policy))
+    if [number for number, _ in changes] != sorted({number for number, _ in changes}):
+        raise argparse.ArgumentTypeError(f"{text!r}: the rounds must ascend")
+    return tuple(changes)
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -107,12 +150,16 @@ def execute(arguments: argparse.Namespace) -> int:
         topology=arguments.topology,
         policy=arguments.policy,
         memory_gb=arguments.memory_gb,
+        policy_schedule=arguments.policy_schedule,
         payload_gb=arguments.payload_gb,
         rounds=arguments.rounds,
         workload=arguments.workload,
         scale=Scale(arguments.rate_scale, arguments.time_dilation),
         links=arguments.links,
         multicast=arguments.multicast,
+        aggregation=arguments.aggregation,
+        trees=arguments.trees,
+        hosts_per_island=arguments.hosts_per_island,
         engine=arguments.engine,
         number_format=arguments.number_format,
         tags=arguments.tags,
@@ -130,8 +177,14 @@ def execute(arguments: argparse.Namespace) -> int:
         out=arguments.out,
         strict=arguments.strict,
     )
+    if arguments.cli and arguments.json:
+        raise TestbedError("--cli and --json: both want standard output; use one of them")
     # With --json, standard output is for the document alone.
-    summary = run_experiment(settings, Console(stderr=arguments.json, highlight=False, soft_wrap=True))
+    console = Console(stderr=arguments.json, highlight=False, soft_wrap=True)
+    watchers = (
+        Watchers(after=lambda running: open_command_line(running.network.mininet)) if arguments.cli else Watchers()
+    )
+    summary = run_experiment(settings, console, watchers)
     if arguments.json:
         print(json.dumps(summary, indent=2))
     else:

@@ -1,13 +1,16 @@
 """The links of a running experiment, shown and changed by name."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from testbed.errors import TestbedError
 from testbed.links.interface import Link, LinkError, RunningLinks
-from testbed.live.settings import Change, Ends, check, describe, select
+from testbed.live.settings import Change, Ends, check, describe, is_access, select
 from testbed.scale import Scale
+
+Pair = frozenset[str]
+"""The two nodes that a link joins."""
 
 
 class LiveLinks:
@@ -17,7 +20,18 @@ class LiveLinks:
         self._links = links
         self._running = running
         self._scale = scale
-        self._down: set[frozenset[str]] = set()
+        self._down: set[Pair] = set()
+        self._core = {frozenset((link.a.node, link.b.node)) for link in links if not is_access(link)}
+        self._tell: Callable[[frozenset[Pair]], None] = lambda _down: None
+
+    def tell(self, when_changed: Callable[[frozenset[Pair]], None]) -> None:
+        """Tell of the core links that are down, whenever that changes; now, if there are any."""
+        self._tell = when_changed
+        if self._core_down():
+            when_changed(self._core_down())
+
+    def _core_down(self) -> frozenset[Pair]:
+        return frozenset(self._down & self._core)
 
     def show(self, name: str | None = None) -> list[dict[str, Any]]:
         """The physics in force of the named directions, or of all. Raises TestbedError for an unknown name."""
@@ -59,6 +73,7 @@ class LiveLinks:
             raise TestbedError(str(error)) from error
 
     def _set_up(self, ends: Sequence[Ends], up: bool) -> None:
+        before = self._core_down()
         for pair in {frozenset(one) for one in ends}:
             a, b = sorted(pair)
             try:
@@ -66,3 +81,5 @@ class LiveLinks:
             except LinkError as error:
                 raise TestbedError(str(error)) from error
             self._down = self._down - {pair} if up else self._down | {pair}
+        if self._core_down() != before:
+            self._tell(self._core_down())

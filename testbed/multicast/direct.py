@@ -10,18 +10,18 @@ import os
 import socket
 import struct
 import threading
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from scheduler.topology import Topology
-from testbed.multicast.groups import Tree, forwarding
-from testbed.multicast.interface import MulticastError
-from testbed.network import naming
+from testbed.multicast.forwarding_cache import interface, wait_for_entries
+from testbed.multicast.groups import Forwarding, Tree, forwarding
+from testbed.multicast.interface import MulticastError, Site
+from testbed.multicast.limits import MAX_INTERFACES, too_many_interfaces
 from testbed.network.namespaces import entered, new_namespace
 
-MAX_INTERFACES = 32  # the kernel's MAXVIFS
-
-_MRT_INIT, _MRT_ADD_VIF, _MRT_ADD_MFC = 200, 202, 204
+_MRT_INIT, _MRT_ADD_VIF, _MRT_ADD_MFC, _MRT_DEL_MFC = 200, 202, 204, 205
 _USE_IFINDEX = 0x8
 _VIF = struct.Struct(
     "=HBBIi4s"
@@ -42,68 +42,92 @@ class DirectPlane:
     """See the module."""
 
     name = "direct"
+    copies = False
 
-    def refusal(self, topology: Topology, trees: Iterable[Tree]) -> str | None:
-        for router, count in _interface_counts(topology).items():
-            if count > MAX_INTERFACES:
-                return (
-                    f"router {router} has {count} multicast interfaces, but the kernel has room for {MAX_INTERFACES}; "
-                    "use a topology with fewer links there"
-                )
-        return kernel_refusal()
+    def refusal(self, topology: Topology, trees: Sequence[Tree]) -> str | None:
+        return too_many_interfaces(topology, MAX_INTERFACES) or kernel_refusal()
 
-    def start(self, topology: Topology, pids: Mapping[str, int]) -> "RunningDirectPlane":
-        running = RunningDirectPlane(topology)
-        neighbours: dict[str, list[str | None]] = {island.id: [None] for island in topology.islands}
-        for link in topology.links:
+    def start(self, site: Site) -> "RunningDirectPlane":
+        began = time.monotonic()
+        running = RunningDirectPlane(site.pids)
+        neighbours: dict[str, list[str | None]] = {island.id: [None] for island in site.topology.islands}
+        for link in site.topology.links:
             neighbours.setdefault(link.source, []).append(link.target)
         try:
             for router, names in neighbours.items():
-                running.add_router(router, pids[router], names)
+                running.add_router(router, site.pids[router], names)
         except OSError as error:
             running.close()
             raise MulticastError(f"multicast routing could not be started: {error.strerror}") from error
+        running.timings_ms["sockets"] = (time.monotonic() - began) * 1e3
         return running
 
 
 class RunningDirectPlane:
     """Routing sockets, one per router, that hold the installed trees."""
 
-    def __init__(self, topology: Topology) -> None:
-        self._island_ids = {island.id: number for number, island in enumerate(topology.islands)}
+    def __init__(self, pids: Mapping[str, int]) -> None:
+        self.timings_ms: dict[str, float] = {}
+        self._pids = pids
         self._routers: dict[str, _Router] = {}
+        self._lock = threading.Lock()
 
     def add_router(self, name: str, pid: int, neighbours: list[str | None]) -> None:
         """Start multicast routing in the namespace of `pid`. Raises OSError."""
         with entered(pid):
             router = self._routers[name] = _Router(_routing_socket())
             for number, neighbour in enumerate(neighbours):
-                interface = naming.ROUTER_TO_EDGE if neighbour is None else naming.core_interface(neighbour)
-                vif = _VIF.pack(number, _USE_IFINDEX, _TTL_THRESHOLD, 0, socket.if_nametoindex(interface), bytes(4))
+                index = socket.if_nametoindex(interface(neighbour))
+                vif = _VIF.pack(number, _USE_IFINDEX, _TTL_THRESHOLD, 0, index, bytes(4))
                 router.socket.setsockopt(socket.IPPROTO_IP, _MRT_ADD_VIF, vif)
                 router.numbers[neighbour] = number
 
-    def install(self, trees: Iterable[Tree]) -> None:
-        for tree in trees:
-            source = socket.inet_aton(naming.host_address(self._island_ids[tree.source]))
-            group = socket.inet_aton(tree.group)
-            for name, entry in forwarding(tree).items():
-                router = self._routers[name]
-                thresholds = bytearray(MAX_INTERFACES)
-                for neighbour in entry.goes_to:
-                    thresholds[router.numbers[neighbour]] = _TTL_THRESHOLD
-                mfc = _MFC.pack(source, group, router.numbers[entry.arrives_from], bytes(thresholds), 0, 0, 0, 0)
-                try:
-                    router.socket.setsockopt(socket.IPPROTO_IP, _MRT_ADD_MFC, mfc)
-                except OSError as error:
-                    raise MulticastError(
-                        f"group {tree.group} of island {tree.source} was not taken by router {name}: {error.strerror}"
-                    ) from error
+    def install(self, trees: Collection[Tree]) -> None:
+        with self._lock:
+            for tree in trees:
+                for router, entry in forwarding(tree).items():
+                    self._tell(_MRT_ADD_MFC, router, tree, entry)
+
+    def confirm(self, trees: Collection[Tree], timeout_s: float) -> None:
+        wait_for_entries(self._pids, trees, timeout_s)
+
+    def move(self, trees: Mapping[Tree, Tree]) -> None:
+        with self._lock:
+            # An entry that is there is replaced in place. All new ones come first, so that traffic returns early.
+            for new in trees.values():
+                for router, entry in forwarding(new).items():
+                    self._tell(_MRT_ADD_MFC, router, new, entry)
+            for old, new in trees.items():
+                for router in forwarding(old).keys() - forwarding(new).keys():
+                    self._tell(_MRT_DEL_MFC, router, old, Forwarding(None, ()))
+
+    def remove(self, trees: Collection[Tree]) -> None:
+        with self._lock:
+            for tree in trees:
+                for router in forwarding(tree):
+                    self._tell(_MRT_DEL_MFC, router, tree, Forwarding(None, ()))
 
     def close(self) -> None:
-        for router in self._routers.values():
-            router.socket.close()
-        self._routers.clear()
+        with self._lock:
+            for router in self._routers.values():
+                router.socket.close()
+            self._routers.clear()
+
+    def _tell(self, option: int, name: str, tree: Tree, entry: Forwarding) -> None:
+        router = self._routers[name]
+        thresholds = bytearray(MAX_INTERFACES)
+        for neighbour in entry.goes_to:
+            thresholds[router.numbers[neighbour]] = _TTL_THRESHOLD
+        # A transit router has no island, and takes no entry that arrives from one: the number is for removals only.
+        arrives = router.numbers.get(entry.arrives_from, 0)
+        source, group = socket.inet_aton(tree.address), socket.inet_aton(tree.group)
+        try:
+            mfc = _MFC.pack(source, group, arrives, bytes(thresholds), 0, 0, 0, 0)
+            router.socket.setsockopt(socket.IPPROTO_IP, option, mfc)
+        except OSError as error:
+            raise MulticastError(
+                f"group {tree.group} of island {tree.source} was not taken by router {name}: {error.strerror}"
+            ) from error
 
 
 def kernel_refusal() -> str | None:
@@ -140,10 +164,3 @@ def _routing_socket() -> socket.socket:
         routing.close()
         raise
     return routing
-
-
-def _interface_counts(topology: Topology) -> dict[str, int]:
-    counts = {island.id: 1 for island in topology.islands}
-    for link in topology.links:
-        counts[link.source] = counts.get(link.source, 0) + 1
-    return counts

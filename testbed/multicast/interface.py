@@ -1,6 +1,8 @@
 """What a multicast plane is. Read this first; each plane has a module of its own beside this one."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from scheduler.topology import Topology
@@ -11,14 +13,47 @@ class MulticastError(Exception):
     """A plane cannot carry the trees; the message is one line and names the way out."""
 
 
+@dataclass(frozen=True)
+class Site:
+    """The network that a plane runs on. `pids` maps nodes to processes in their namespaces.
+
+    `run_id` marks what is started; what the user may want to read afterwards goes to `directory`.
+    """
+
+    topology: Topology
+    pids: Mapping[str, int]
+    run_id: str
+    directory: Path
+
+
 class RunningPlane(Protocol):
-    """A plane in operation on a network."""
+    """A plane in operation on a network. Calls may come from any thread."""
 
-    def install(self, trees: Iterable[Tree]) -> None:
-        """Have the routers forward `trees`; on return every entry is in the kernel's forwarding caches.
+    @property
+    def timings_ms(self) -> Mapping[str, float]:
+        """What starting it took, by step, in order."""
+        ...
 
-        Raises MulticastError.
+    def install(self, trees: Collection[Tree]) -> None:
+        """Have the routers forward `trees`, which must be new, as soon as receivers join. Raises MulticastError."""
+        ...
+
+    def confirm(self, trees: Collection[Tree], timeout_s: float) -> None:
+        """Wait until every router forwards `trees` exactly as planned; their receivers have joined.
+
+        Raises MulticastError that names the first router that does not within `timeout_s`.
         """
+        ...
+
+    def move(self, trees: Mapping[Tree, Tree]) -> None:
+        """Carry each installed tree over other links, as a link of it has failed. Raises MulticastError.
+
+        Source address and group stay, so what is on its way may be lost.
+        """
+        ...
+
+    def remove(self, trees: Collection[Tree]) -> None:
+        """Forget `trees`; others stay as they are. Raises MulticastError."""
         ...
 
     def close(self) -> None:
@@ -27,20 +62,21 @@ class RunningPlane(Protocol):
 
 
 class MulticastPlane(Protocol):
-    """A way to install multicast trees."""
+    """A way to bring each packet to all of its receivers.
+
+    With `copies` the sender sends one to each; its trees then say which way they go.
+    """
 
     name: str
+    copies: bool
 
-    def refusal(self, topology: Topology, trees: Iterable[Tree]) -> str | None:
+    def refusal(self, topology: Topology, trees: Sequence[Tree]) -> str | None:
         """Why this machine, or this plane, cannot carry `trees`: one line with the way out; None if it can.
 
         Changes nothing: it is asked before anything is built.
         """
         ...
 
-    def start(self, topology: Topology, pids: Mapping[str, int]) -> RunningPlane:
-        """Start the plane on the routers of a network; `pids` maps nodes to processes in their namespaces.
-
-        Raises MulticastError.
-        """
+    def start(self, site: Site) -> RunningPlane:
+        """Start the plane on the routers of a network. Raises MulticastError, with nothing left behind."""
         ...

@@ -1,11 +1,12 @@
 """The emulated network of a topology: Mininet nodes, wired, addressed and routed.
 
-Per island a router, an edge (a bridge, in line between router and hosts) and a host; a transit is a router alone. The
+Per island a router, an edge (a bridge, in line between router and hosts) and a host; a transit is a router alone. With
+more hosts than one there is a switch between edge and hosts, so that the access link is one link for all of them. The
 nodes are Mininet's, so its API and command line work on them; interfaces, addresses and routes are set through netlink,
 since a shell command for each of some hundred settings would take seconds.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import networkx as nx
@@ -17,6 +18,7 @@ from pyroute2 import IPRoute
 
 from scheduler.topology import CoreLink, Topology
 from testbed.links.interface import MTU_BYTES, Direction, Link, LinkEnd, LinkKind, RunningLinks, default_queue_bytes
+from testbed.links.veth import PairEnd, bring_up, make_pairs
 from testbed.network import naming
 from testbed.network.namespaces import entered, netlink, write_sysctls
 from testbed.scale import Scale
@@ -40,6 +42,25 @@ class EmulatedNetwork:
     mininet: Mininet
     pids: Mapping[str, int]
     links: RunningLinks
+    hosts: int  # of each island
+
+    def add_host_addresses(self, addresses: Iterable[str]) -> None:
+        """Give hosts these addresses, by which further trees know them; those that they have already are kept."""
+        wanted = set(addresses)
+        for island_id, island in enumerate(self.topology.islands):
+            for host in range(1, self.hosts + 1):
+                numbered = [naming.host_address(island_id, host, n) for n in range(1, naming.MAX_HOST_ADDRESSES)]
+                further = [address for address in numbered if address in wanted]
+                if not further:
+                    continue
+                with netlink(self.pids[naming.host_name(island.id, host)]) as ipr:
+                    index = _index(ipr, naming.HOST_TO_EDGE)
+                    for address in further:
+                        ipr.addr("replace", index=index, address=address, prefixlen=naming.ISLAND_PREFIX)
+
+    def reroute(self, down: Collection[frozenset[str]]) -> None:
+        """Have the routers' unicast routes avoid core links, each named by its two routers. Raises OSError."""
+        _set_routes(self.topology, self.pids, down)
 
     def close(self) -> None:
         """End the links and all nodes. Safe to call twice."""
@@ -47,8 +68,8 @@ class EmulatedNetwork:
         _terminate(self.mininet)
 
 
-def emulated_links(topology: Topology, scale: Scale, seed: int) -> tuple[Link, ...]:
-    """The links to build: every core link, and each island's access link between edge and host."""
+def emulated_links(topology: Topology, scale: Scale, seed: int, hosts: int = 1) -> tuple[Link, ...]:
+    """The links to build: every core link, and each island's access link between edge and hosts."""
     directions = {(link.source, link.target): link for link in topology.links}
     links = []
     for pair in naming.core_pairs(topology):
@@ -66,12 +87,12 @@ def emulated_links(topology: Topology, scale: Scale, seed: int) -> tuple[Link, .
         own_seed = seed + 2 * len(links)
         delay_ns = scale.emulated_ns(island.access_one_way_delay_ms)
         up, down = scale.rate_bps(island.access_up_gbps), scale.rate_bps(island.access_down_gbps)
-        edge, host = naming.edge_name(island.id), naming.host_name(island.id)
+        edge, inside = naming.edge_name(island.id), naming.access_node(island.id, hosts)
         links.append(
             Link(
-                f"{edge}-{host}",
+                f"{edge}-{inside}",
                 LinkEnd(edge, naming.EDGE_TO_HOST),
-                LinkEnd(host, naming.HOST_TO_EDGE),
+                LinkEnd(inside, naming.HOST_TO_EDGE if hosts == 1 else naming.LAN_TO_EDGE),
                 Direction(delay_ns, down, default_queue_bytes(down), seed=own_seed),
                 Direction(delay_ns, up, default_queue_bytes(up), seed=own_seed + 1),
             )
@@ -92,8 +113,10 @@ def _direction(link: CoreLink, scale: Scale, seed: int) -> Direction:
     )
 
 
-def build_network(topology: Topology, links: tuple[Link, ...], kind: LinkKind, run_id: str) -> EmulatedNetwork:
-    """Build and start the network of `topology` with `links` emulated by `kind`.
+def build_network(
+    topology: Topology, links: tuple[Link, ...], kind: LinkKind, run_id: str, hosts: int = 1
+) -> EmulatedNetwork:
+    """Build and start the network of `topology`, with `hosts` on each island and `links` emulated by `kind`.
 
     Raises LinkError or OSError, with nothing left behind.
     """
@@ -101,21 +124,23 @@ def build_network(topology: Topology, links: tuple[Link, ...], kind: LinkKind, r
     Mininet.inited = True
     mininet = Mininet(controller=None, switch=None, build=False)
     try:
-        pids = _add_nodes(mininet, topology)
+        pids = {name: mininet.addHost(name, cls=Node).pid for name in naming.node_names(topology, hosts)}
         for pid in pids.values():
             with entered(pid):
                 write_sysctls(_ALL_NODES)
-        _wire_edges(topology, pids)
+        wires = _wires(topology, hosts)
+        _lay_wires(wires, pids)
         running = kind.build(links, pids, run_id)
     except BaseException:
         _terminate(mininet)
         raise
-    network = EmulatedNetwork(topology, mininet, pids, running)
+    network = EmulatedNetwork(topology, mininet, pids, running, hosts)
     try:
-        _configure_islands(topology, pids)
+        _configure_islands(topology, pids, hosts)
         _configure_routers(topology, pids)
-        _introduce_neighbours(topology, pids)
-        _register_interfaces(mininet, topology, links)
+        addresses = _interface_addresses(topology, hosts)
+        _introduce_neighbours(addresses, pids)
+        _register_interfaces(mininet, [*((link.a, link.b) for link in links), *wires], addresses)
     except BaseException:
         network.close()
         raise
@@ -128,107 +153,136 @@ def _terminate(mininet: Mininet) -> None:
     mininet.hosts.clear()
 
 
-def _add_nodes(mininet: Mininet, topology: Topology) -> dict[str, int]:
-    names = [*topology.transits]
+def _wires(topology: Topology, hosts: int) -> list[tuple[LinkEnd, LinkEnd]]:
+    """What is joined by a plain pair of interfaces, being one site: router and edge, the switch and its hosts."""
+    wires = []
     for island in topology.islands:
-        names += [island.id, naming.edge_name(island.id), naming.host_name(island.id)]
-    return {name: mininet.addHost(name, cls=Node).pid for name in names}
+        edge = naming.edge_name(island.id)
+        wires.append((LinkEnd(island.id, naming.ROUTER_TO_EDGE), LinkEnd(edge, naming.EDGE_TO_ROUTER)))
+        for host in range(1, hosts + 1 if hosts > 1 else 1):
+            switch_end = LinkEnd(naming.lan_name(island.id), naming.lan_interface(host))
+            wires.append((switch_end, LinkEnd(naming.host_name(island.id, host), naming.HOST_TO_EDGE)))
+    return wires
 
 
-def _wire_edges(topology: Topology, pids: Mapping[str, int]) -> None:
-    """Join each router to its edge, with a plain veth pair: the two are one site."""
-    with IPRoute() as here:
-        for island in topology.islands:
-            here.link(
-                "add",
-                ifname=naming.ROUTER_TO_EDGE,
-                kind="veth",
-                mtu=MTU_BYTES,
-                net_ns_pid=pids[island.id],
-                peer={
-                    "ifname": naming.EDGE_TO_ROUTER,
-                    "mtu": MTU_BYTES,
-                    "net_ns_pid": pids[naming.edge_name(island.id)],
-                },
-            )
+def _lay_wires(wires: Sequence[tuple[LinkEnd, LinkEnd]], pids: Mapping[str, int]) -> None:
+    make_pairs([(PairEnd(a.interface, pids[a.node]), PairEnd(b.interface, pids[b.node])) for a, b in wires])
+    by_node: dict[str, list[str]] = {}
+    for end in (end for wire in wires for end in wire):
+        by_node.setdefault(end.node, []).append(end.interface)
+    for node, interfaces in by_node.items():
+        bring_up(pids[node], interfaces)
 
 
-def _configure_islands(topology: Topology, pids: Mapping[str, int]) -> None:
+def _configure_islands(topology: Topology, pids: Mapping[str, int], hosts: int) -> None:
     for island_id, island in enumerate(topology.islands):
         edge = pids[naming.edge_name(island.id)]
         with netlink(edge) as ipr:
-            ipr.link(
-                "add",
-                ifname=naming.EDGE_BRIDGE,
-                kind="bridge",
-                br_mcast_snooping=0,  # without a querier, snooping would cut receivers off after minutes
-                br_stp_state=0,
-                br_forward_delay=0,
-            )
-            bridge = _index(ipr, naming.EDGE_BRIDGE)
-            for port in (naming.EDGE_TO_ROUTER, naming.EDGE_TO_HOST):
-                ipr.link("set", index=_index(ipr, port), master=bridge, state="up")
-            # Streams end at the aggregator; without this each would go on to the hosts' access link as well.
-            ipr.brport("set", index=_index(ipr, naming.EDGE_TO_HOST), mcast_flood=0)
-            ipr.link("set", index=bridge, mtu=MTU_BYTES, state="up")
+            # Streams end at the aggregator; if the access link's port were flooded each would go on there as well.
+            bridge = _make_bridge(ipr, naming.EDGE_BRIDGE, [naming.EDGE_TO_ROUTER], [naming.EDGE_TO_HOST])
             ipr.addr("add", index=bridge, address=naming.edge_address(island_id), prefixlen=naming.ISLAND_PREFIX)
             ipr.route("add", dst="default", gateway=naming.router_address(island_id))
         with entered(edge):
             write_sysctls(_EDGE)
-        with netlink(pids[naming.host_name(island.id)]) as ipr:
-            index = _index(ipr, naming.HOST_TO_EDGE)
-            ipr.addr("add", index=index, address=naming.host_address(island_id), prefixlen=naming.ISLAND_PREFIX)
-            ipr.link("set", index=index, state="up")
-            ipr.route("add", dst="default", gateway=naming.router_address(island_id))
+        if hosts > 1:
+            with netlink(pids[naming.lan_name(island.id)]) as ipr:
+                ports = [naming.lan_interface(host) for host in range(1, hosts + 1)]
+                # What one host multicasts is for the WAN and not for its neighbours.
+                _make_bridge(ipr, naming.LAN_BRIDGE, [naming.LAN_TO_EDGE], ports)
+        for host in range(1, hosts + 1):
+            with netlink(pids[naming.host_name(island.id, host)]) as ipr:
+                index = _index(ipr, naming.HOST_TO_EDGE)
+                address = naming.host_address(island_id, host)
+                ipr.addr("add", index=index, address=address, prefixlen=naming.ISLAND_PREFIX)
+                ipr.link("set", index=index, state="up")
+                ipr.route("add", dst="default", gateway=naming.router_address(island_id))
         with netlink(pids[island.id]) as ipr:
             index = _index(ipr, naming.ROUTER_TO_EDGE)
             ipr.link("set", index=index, state="up")
             ipr.addr("add", index=index, address=naming.router_address(island_id), prefixlen=naming.ISLAND_PREFIX)
 
 
+def _make_bridge(ipr: IPRoute, name: str, flooded: Sequence[str], not_flooded: Sequence[str]) -> int:
+    """A bridge of these ports, up; multicast goes out of the flooded ones only. Returns its index."""
+    ipr.link(
+        "add",
+        ifname=name,
+        kind="bridge",
+        br_mcast_snooping=0,  # without a querier, snooping would cut receivers off after minutes
+        br_stp_state=0,
+        br_forward_delay=0,
+    )
+    bridge = _index(ipr, name)
+    for port in (*flooded, *not_flooded):
+        ipr.link("set", index=_index(ipr, port), master=bridge, state="up")
+    for port in not_flooded:
+        ipr.brport("set", index=_index(ipr, port), mcast_flood=0)
+    ipr.link("set", index=bridge, mtu=MTU_BYTES, state="up")
+    return bridge
+
+
 def _configure_routers(topology: Topology, pids: Mapping[str, int]) -> None:
     pairs = naming.core_pairs(topology)
-    gateways = {}
     for pair in pairs:
-        for here, there in ((pair.a, pair.b), (pair.b, pair.a)):
-            gateways[here, there] = pair.address(there)
+        for here, there in pair.both_ways:
             with netlink(pids[here]) as ipr:
                 index = _index(ipr, naming.core_interface(there))
                 ipr.addr("add", index=index, address=pair.address(here), prefixlen=naming.CORE_PREFIX)
                 ipr.link("set", index=index, state="up")
-    graph = nx.DiGraph()
-    graph.add_weighted_edges_from((link.source, link.target, link.one_way_delay_ms) for link in topology.links)
-    for router in (*(island.id for island in topology.islands), *topology.transits):
-        paths = nx.single_source_dijkstra_path(graph, router) if router in graph else {}
+    for router in topology.nodes:
         with entered(pids[router]):
             write_sysctls(_ROUTER)
+    _set_routes(topology, pids)
+
+
+def _set_routes(topology: Topology, pids: Mapping[str, int], down: Collection[frozenset[str]] = ()) -> None:
+    """Routes from each router to each island's subnet, over the shortest-delay ways that avoid `down`."""
+    gateways = {
+        (here, there): pair.address(there) for pair in naming.core_pairs(topology) for here, there in pair.both_ways
+    }
+    graph = nx.DiGraph()
+    graph.add_nodes_from(topology.nodes)
+    graph.add_weighted_edges_from(
+        (link.source, link.target, link.one_way_delay_ms) for link in topology.links if frozenset(link.id) not in down
+    )
+    for router in topology.nodes:
+        paths = nx.single_source_dijkstra_path(graph, router)
         with netlink(pids[router]) as ipr:
             for island_id, island in enumerate(topology.islands):
                 path = paths.get(island.id, [router])
                 if len(path) > 1:
-                    ipr.route("add", dst=naming.island_subnet(island_id), gateway=gateways[router, path[1]])
+                    gateway = gateways[router, path[1]]
+                    ipr.route("replace", dst=naming.island_subnet(island_id), gateway=gateway)
 
 
-def _introduce_neighbours(topology: Topology, pids: Mapping[str, int]) -> None:
-    """Tell every node its neighbours' link addresses.
-
-    While an address is looked up the kernel holds back only some 200 kB, so a first burst of results would lose frames.
-    """
-    subnets = [  # each a list of (node, interface, address)
-        [
-            (here, naming.core_interface(there), pair.address(here))
-            for here, there in ((pair.a, pair.b), (pair.b, pair.a))
-        ]
+def _interface_addresses(topology: Topology, hosts: int) -> list[list[tuple[LinkEnd, str]]]:
+    """Who has which address, subnet by subnet."""
+    subnets = [
+        [(LinkEnd(here, naming.core_interface(there)), pair.address(here)) for here, there in pair.both_ways]
         for pair in naming.core_pairs(topology)
     ]
     for island_id, island in enumerate(topology.islands):
         subnets.append(
             [
-                (island.id, naming.ROUTER_TO_EDGE, naming.router_address(island_id)),
-                (naming.edge_name(island.id), naming.EDGE_BRIDGE, naming.edge_address(island_id)),
-                (naming.host_name(island.id), naming.HOST_TO_EDGE, naming.host_address(island_id)),
+                (LinkEnd(island.id, naming.ROUTER_TO_EDGE), naming.router_address(island_id)),
+                (LinkEnd(naming.edge_name(island.id), naming.EDGE_BRIDGE), naming.edge_address(island_id)),
+                *(
+                    (
+                        LinkEnd(naming.host_name(island.id, host), naming.HOST_TO_EDGE),
+                        naming.host_address(island_id, host),
+                    )
+                    for host in range(1, hosts + 1)
+                ),
             ]
         )
+    return subnets
+
+
+def _introduce_neighbours(subnets: list[list[tuple[LinkEnd, str]]], pids: Mapping[str, int]) -> None:
+    """Tell every node its neighbours' link addresses.
+
+    While an address is looked up the kernel holds back only some 200 kB, so a first burst of results would lose frames.
+    """
     link_addresses = {}
     for node, pid in pids.items():
         with netlink(pid) as ipr:
@@ -237,31 +291,31 @@ def _introduce_neighbours(topology: Topology, pids: Mapping[str, int]) -> None:
     for node, pid in pids.items():
         with netlink(pid) as ipr:
             for subnet in subnets:
-                own = next((interface for here, interface, _ in subnet if here == node), None)
-                for there, interface, address in subnet:
-                    if own and there != node:
+                own = next((end.interface for end, _ in subnet if end.node == node), None)
+                for end, address in subnet:
+                    if own and end.node != node:
                         ipr.neigh(
                             "replace",
                             dst=address,
-                            lladdr=link_addresses[there, interface],
+                            lladdr=link_addresses[end.node, end.interface],
                             ifindex=_index(ipr, own),
                             state="permanent",
                         )
 
 
-def _register_interfaces(mininet: Mininet, topology: Topology, links: tuple[Link, ...]) -> None:
-    """Tell Mininet about the interfaces, so that its API and command line know the network."""
-    ends = [(link.a, link.b) for link in links]
-    ends += [
-        (LinkEnd(island.id, naming.ROUTER_TO_EDGE), LinkEnd(naming.edge_name(island.id), naming.EDGE_TO_ROUTER))
-        for island in topology.islands
-    ]
-    for end_a, end_b in ends:
+def _register_interfaces(
+    mininet: Mininet, pairs: Sequence[tuple[LinkEnd, LinkEnd]], subnets: list[list[tuple[LinkEnd, str]]]
+) -> None:
+    """Tell Mininet about interfaces and addresses, so that its API and command line know the network."""
+    addresses = {end: address for subnet in subnets for end, address in subnet}
+    for ends in pairs:
         link = _ExistingLink.__new__(_ExistingLink)
         link.intf1, link.intf2 = (
             _ExistingInterface(end.interface, mininet.nameToNode[end.node], link=link, moveIntfFn=MininetLink._ignore)
-            for end in (end_a, end_b)
+            for end in ends
         )
+        for interface, end in zip((link.intf1, link.intf2), ends, strict=True):
+            interface.ip = addresses.get(end)
         mininet.links.append(link)
 
 
@@ -275,6 +329,10 @@ class _ExistingLink(MininetLink):  # type: ignore[misc]
 class _ExistingInterface(Intf):  # type: ignore[misc]
     def config(self, **_params: object) -> dict[str, object]:
         return {}
+
+    def updateIP(self) -> str | None:
+        address: str | None = self.ip
+        return address
 
 
 def _index(ipr: IPRoute, interface: str) -> int:

@@ -1,69 +1,78 @@
 """One experiment from its settings to its summary: plan, build, prove, run, measure, clean up."""
 
 import time
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from rich.console import Console
 
-from agents.workloads import load_workload
-from agents.workloads.interface import Setting, Workload, value_count
-from aggregator.engine import EngineError
-from aggregator.engines import make_engine
 from scheduler.plan import Plan, plan_to_json
-from scheduler.planner import plan as make_plan
 from scheduler.topology import Topology
-from testbed.errors import RunFailed, TestbedError
-from testbed.links.interface import Link, LinkKind
-from testbed.links.kinds import choose_link_kind
+from testbed.errors import RunFailed
 from testbed.live.links import LiveLinks
 from testbed.live.protocol import socket_path
 from testbed.live.running import LiveRun
-from testbed.live.scenario import Event, load_scenario
 from testbed.live.server import ControlServer
-from testbed.live.settings import applied
-from testbed.multicast.interface import MulticastPlane
-from testbed.multicast.planes import choose_plane
-from testbed.network import naming
-from testbed.network.emulated import EmulatedNetwork, build_network, emulated_links
-from testbed.policies import find_policy
-from testbed.run.accounting import link_loads, planned_bytes, unsummed_bytes
-from testbed.run.frames import Framing, frame_payload
-from testbed.run.machine import check_machine
-from testbed.run.probing import probe_trees
-from testbed.run.processes import Fleet
-from testbed.run.program import Epoch, make_epoch
-from testbed.run.rounds import TRAINING_TIMEOUT_S, RoundRecord, run_rounds
-from testbed.run.rundir import RunDirectory, check_run_directory, make_run_directory
+from testbed.multicast.counters import RouterCounters, drop_warnings
+from testbed.multicast.interface import Site
+from testbed.network.emulated import EmulatedNetwork, build_network
+from testbed.run.accounting import (
+    PROBING_BYTES,
+    ROUTING_BYTES_PER_S,
+    UNPLANNED_BYTES,
+    LinkLoad,
+    link_loads,
+    planned_streams,
+    saving,
+    unsummed_bytes,
+)
+from testbed.run.epochs import Epochs
+from testbed.run.failures import LinkFailures
+from testbed.run.preparing import Prepared, plan_policy, prepare
+from testbed.run.processes import TRAINING_TIMEOUT_S, Fleet
+from testbed.run.program import Epoch
+from testbed.run.reacting import Reactor
+from testbed.run.reporting import report_reaction, report_readiness, report_round
+from testbed.run.rounds import RoundRecord, run_rounds
+from testbed.run.rundir import RunDirectory, make_run_directory
 from testbed.run.settings import NUMBER_FORMATS, RunSettings
-from testbed.run.startup import StartUp, announce_epoch, memory_budget, start_processes
+from testbed.run.startup import StartUp, memory_budget, start_processes
 from testbed.run.state import RunState, marked_run
-from testbed.run.strain import Strain, StrainGauge, strain_to_json
+from testbed.run.strain import Strain, StrainGauge
 from testbed.run.summary import Outcome, summarise
 from testbed.topology.files import topology_to_json
-from testbed.topology.load import load_topology
 from testbed.verify.check import check_links_quickly
 
 
+class Progress:
+    """Where a run is; other threads may look."""
+
+    def __init__(self) -> None:
+        self.round = -1
+        self.start_ns = 0
+
+
 @dataclass(frozen=True)
-class Prepared:
-    """Everything decided before the machine is touched."""
+class Running:
+    """A run in the middle of its rounds, for those who act on it from other threads."""
 
-    settings: RunSettings
-    topology: Topology
-    plan: Plan
-    framing: Framing
-    epoch: Epoch
-    workload: Workload
-    links: tuple[Link, ...]
-    link_kind: LinkKind
-    plane: MulticastPlane
-    scenario: tuple[Event, ...]
+    network: EmulatedNetwork
+    epochs: Epochs
+    failures: LinkFailures
+    progress: Progress
 
 
-def run_experiment(settings: RunSettings, console: Console) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Watchers:
+    """What else happens with a run. `during` gets it before its rounds; `after` follows the rounds, all still up."""
+
+    during: Callable[[Running], None] = lambda _running: None
+    after: Callable[[Running], None] = lambda _running: None
+
+
+def run_experiment(settings: RunSettings, console: Console, watchers: Watchers = Watchers()) -> dict[str, Any]:
     """Run one experiment and return its summary; progress goes to `console`.
 
     Raises TestbedError for bad input or an unfit machine, before anything is changed; RunFailed when the run cannot go
@@ -78,156 +87,151 @@ def run_experiment(settings: RunSettings, console: Console) -> dict[str, Any]:
     with marked_run(run_dir.path, run_dir.give_to_caller) as state:
         run_dir.manifest(settings, state.run_id, topology_to_json(prepared.topology), plan_to_json(prepared.plan))
         run_dir.event("planned", policy=settings.policy, round_time_ms=prepared.plan.round_time_ms)
-        summary = _run(prepared, state, run_dir, console)
+        summary = _run(prepared, state, run_dir, console, watchers)
         run_dir.summary(summary)
         return summary
 
 
-def prepare(settings: RunSettings) -> Prepared:
-    """Check the settings against everything there is. Raises TestbedError or SchedulerError; changes nothing."""
-    topology = load_topology(settings.topology)
-    naming.check_names(topology)
-    try:
-        workload = load_workload(settings.workload)
-    except ValueError as error:
-        raise TestbedError(f"--workload: {error}") from error
-    _check_engine(settings)
-    check_run_directory(settings.out)
-    policy = find_policy(settings.policy)
-    plan = make_plan(topology, policy, memory_gb=settings.memory_gb, payload_gb=settings.payload_gb)
-    if not plan.feasible:
-        raise TestbedError(f"policy {settings.policy} cannot run with {settings.memory_gb:g} GB: {plan.reason}")
-    framing = frame_payload(settings.scale.size_bytes(settings.payload_gb))
-    needed = value_count(workload.tensors(Setting(Path(), settings.seed, len(topology.islands), framing.values)))
-    if needed > framing.values:
-        raise TestbedError(
-            f"workload {settings.workload} has {needed} values, but a payload of {settings.payload_gb:g} GB at rate "
-            f"scale {settings.scale.rate_scale:g} carries {framing.values}; raise --payload-gb or --rate-scale"
-        )
-    epoch = make_epoch(0, plan, topology, framing, settings.scale)
-    links = applied(emulated_links(topology, settings.scale, settings.seed), settings.link_settings, settings.scale)
-    check_machine(3 * len(topology.islands) + len(topology.transits))
-    link_kind = choose_link_kind(settings.links, links)
-    scenario = load_scenario(settings.scenario, links, link_kind, settings.scale) if settings.scenario else ()
-    plane = choose_plane(settings.multicast, topology, epoch.trees.values())
-    return Prepared(settings, topology, plan, framing, epoch, workload, links, link_kind, plane, scenario)
-
-
-def _check_engine(settings: RunSettings) -> None:
-    """Raise TestbedError unless the engine is there and can do what is asked."""
-    try:
-        capabilities = make_engine(settings.engine).capabilities()
-    except EngineError as error:
-        raise TestbedError(f"--engine: {error}") from error
-    if settings.edge.collision not in capabilities.collision_policies:
-        known = ", ".join(capabilities.collision_policies)
-        raise TestbedError(f"--collision {settings.edge.collision}: engine {settings.engine} has only {known}")
-    if NUMBER_FORMATS[settings.number_format] not in capabilities.number_formats:
-        raise TestbedError(f"--number-format {settings.number_format}: engine {settings.engine} cannot add it")
-    if settings.edge.slots_per_source > 1:
-        raise TestbedError(f"--slots-per-source {settings.edge.slots_per_source:g}: a share is at most 1")
-
-
-def _run(prepared: Prepared, state: RunState, run_dir: RunDirectory, console: Console) -> dict[str, Any]:
+def _run(
+    prepared: Prepared, state: RunState, run_dir: RunDirectory, console: Console, watchers: Watchers
+) -> dict[str, Any]:
     settings, topology, epoch = prepared.settings, prepared.topology, prepared.epoch
     began = time.monotonic()
     with ExitStack() as undo:
-        network = build_network(topology, prepared.links, prepared.link_kind, state.run_id)
+        network = build_network(topology, prepared.links, prepared.link_kind, state.run_id, settings.hosts_per_island)
         undo.callback(network.close)
-        built = time.monotonic()
-        plane = prepared.plane.start(topology, network.pids)
-        undo.callback(plane.close)
-        plane.install(epoch.trees.values())
+        state.note_nodes(network.pids)
         console.print(
-            f"network: {len(network.pids)} nodes and {len(prepared.links)} links in {built - began:.2f} s, "
-            f"{len(set(epoch.trees.values()))} trees in {(time.monotonic() - built) * 1e3:.0f} ms"
+            f"network: {len(network.pids)} nodes and {len(prepared.links)} links in {time.monotonic() - began:.2f} s"
         )
         run_dir.event("network_built", nodes=len(network.pids), links=len(prepared.links))
         _check_links(prepared, network, run_dir, console)
 
         fleet = Fleet(run_dir.logs)
         undo.callback(fleet.stop)
-        live = _go_live(prepared, network, fleet, state, run_dir)
+        live_links = LiveLinks(prepared.links, network.links, settings.scale)
+        live = _go_live(prepared, live_links, fleet, state, run_dir)
         server = ControlServer(socket_path(state.directory), state.run_id, fleet, live.commands())
         undo.callback(server.close)
         start_up = StartUp(topology, epoch, prepared.framing, prepared.workload, settings, network, state, run_dir.logs)
         started = start_processes(fleet, start_up)
-        announce_epoch(fleet, start_up)
         run_dir.event("processes_started")
-        paths = probe_trees(fleet, epoch, topology, settings.scale)
-        worst = max(paths, key=lambda path: abs(path.measured_ms - path.planned_ms), default=None)
-        worst_text = f", worst delay error {abs(worst.measured_ms - worst.planned_ms):.2f} ms" if worst else ""
-        console.print(
-            f"ready: {len(paths)} multicast paths proven by probes{worst_text}; "
-            f"{time.monotonic() - began:.1f} s from start"
-        )
-        run_dir.event("probed", paths=[vars(path) for path in paths])
 
+        # After the processes, so that the time until all trees are ready is one stretch of time.
+        plane = prepared.plane.start(Site(topology, network.pids, state.run_id, run_dir.path))
+        undo.callback(plane.close)
+        router_counters = RouterCounters(network.pids, topology.nodes)
+        epochs = Epochs(
+            fleet,
+            start_up,
+            plane,
+            prepared.make_epoch,
+            lambda ready, readiness: report_readiness(plane, ready, readiness, run_dir, console),
+            router_counters.note_removal,
+        )
+        epochs.begin()
+        epochs.schedule(prepared.changes)
+        console.print(f"ready: {time.monotonic() - began:.1f} s from start")
+
+        def plan_what_is_left(left: Topology) -> Plan:
+            return plan_policy(settings, left, settings.policy)
+
+        failures = LinkFailures(
+            topology,
+            epochs,
+            plan_what_is_left,
+            network.reroute,
+            lambda reaction: report_reaction(reaction, run_dir, console),
+        )
+        reactor = Reactor(failures.links_are_down)
+        undo.callback(reactor.close)
+        live_links.tell(reactor.links_are_down)
         gauge = StrainGauge(network.links, [*fleet.of("edge"), *fleet.of("dataplane")], settings.scale)
-        counters_before = gauge.counters
         strains: list[Strain] = []
+        running = Running(network, epochs, failures, Progress())
+        watchers.during(running)
 
         def round_started(number: int, start_ns: int) -> None:
             gauge.begin()
-            live.round_started(number, start_ns)
+            running.progress.round, running.progress.start_ns = number, start_ns
+            live.round_started(number, epochs.current.number, start_ns)
 
         def take_down(record: RoundRecord) -> None:
             strains.append(gauge.read(record))
-            _report_round(record, strains[-1], prepared, run_dir, console)
+            report_round(record, strains[-1], prepared, run_dir, console)
+            reactor.check()
 
         records = run_rounds(
             fleet,
-            epoch,
+            epochs,
             started.areas,
             settings.rounds,
-            settings.scale.time_dilation,
             NUMBER_FORMATS[settings.number_format],
             round_started,
             take_down,
+            failures.disturbed,
+            gauge.counters,
         )
         warnings = [*started.warnings, *network.links.warnings, *live.rounds_done()]
-        counters_after = gauge.counters
+        reactor.finish()
         fleet.send(fleet.of("trainer"), "evaluate")
         evaluated = fleet.gather(fleet.of("trainer"), "evaluated", TRAINING_TIMEOUT_S * settings.scale.time_dilation)
-        planned = planned_bytes(epoch, topology, prepared.framing, [record.phase for record in records])
-        for direction, extra in unsummed_bytes(records, prepared.framing).items():
-            planned[direction] += extra
+        used = [each for each in epochs.all.values() if any(record.epoch == each.number for record in records)]
+        loads = _loads(prepared, used, records)
+        drops = router_counters.read(trees_moved=any(reaction.moved_trees for reaction in failures.reactions))
         run_dir.rounds(records, strains, settings.scale)
         memory = memory_budget(topology, settings, prepared.framing)
         run_dir.memory(records, settings.scale, memory.slot_bytes)
-        run_dir.event("finished", rounds=len(records))
+        run_dir.event("finished", rounds=len(records), drops={router: asdict(each) for router, each in drops.items()})
+        watchers.after(running)
         return summarise(
             Outcome(
                 settings=settings,
-                epoch=epoch,
+                epochs=used,
                 records=records,
                 strains=strains,
-                loads=link_loads(planned, counters_before, counters_after),
+                loads=loads,
+                saving=saving(loads, topology, prepared.framing),
                 evaluations={process.island: evaluated[process] for process in fleet.of("trainer")},
                 memory=memory,
                 links_kind=prepared.link_kind.name,
                 multicast_plane=prepared.plane.name,
+                reactions=failures.reactions,
                 run_dir=str(run_dir.path),
-                warnings=warnings,
+                warnings=[*warnings, *drop_warnings(drops)],
             )
         )
 
 
-def _go_live(
-    prepared: Prepared, network: EmulatedNetwork, fleet: Fleet, state: RunState, run_dir: RunDirectory
-) -> LiveRun:
+def _loads(prepared: Prepared, epochs: Sequence[Epoch], records: Sequence[RoundRecord]) -> list[LinkLoad]:
+    """What each link should have carried, and did, in the rounds in which no link failed."""
+    settings, topology = prepared.settings, prepared.topology
+    by_number = {epoch.number: epoch for epoch in epochs}
+    steady = [record for record in records if not record.disturbed]
+    rounds = [(by_number[record.epoch], record.phase) for record in steady]
+    hosts = settings.hosts_per_island
+    planned = planned_streams(rounds, topology, settings.aggregation, hosts)
+    unicast = planned_streams(rounds, topology, settings.aggregation, hosts, copies=True)
+    # Where hosts sum, nothing is summed at the edges by plan.
+    extra = unsummed_bytes(steady, prepared.framing, hosts) if settings.aggregation == "edge" else {}
+    allowed = UNPLANNED_BYTES + PROBING_BYTES * (len(epochs) - 1)
+    if prepared.plane.name == "pim":
+        allowed += round(ROUTING_BYTES_PER_S * sum(record.completion_ns for record in steady) / 1e9)
+    readings = [(record.before, record.after) for record in steady]
+    return link_loads(planned, unicast, extra, prepared.framing, readings, allowed)
+
+
+def _go_live(prepared: Prepared, links: LiveLinks, fleet: Fleet, state: RunState, run_dir: RunDirectory) -> LiveRun:
     settings = prepared.settings
     about = {
         "run": state.run_id,
         "topology": prepared.topology.name,
         "policy": settings.policy,
-        "epoch": prepared.epoch.number,
         "rounds": settings.rounds,
         "links_kind": prepared.link_kind.name,
         "multicast_plane": prepared.plane.name,
         "run_dir": str(run_dir.path),
     }
-    links = LiveLinks(prepared.links, network.links, settings.scale)
     return LiveRun(about, links, prepared.scenario, fleet, run_dir, settings.scale)
 
 
@@ -244,39 +248,3 @@ def _check_links(prepared: Prepared, network: EmulatedNetwork, run_dir: RunDirec
             "machine try a larger --time-dilation"
         )
     console.print(f"links: {len(findings)} directions are what was asked, checked in {time.monotonic() - began:.2f} s")
-
-
-def _report_round(
-    record: RoundRecord, strain: Strain, prepared: Prepared, run_dir: RunDirectory, console: Console
-) -> None:
-    scale, rounds = prepared.settings.scale, prepared.settings.rounds
-    expected, delivered = record.total("expected"), record.total("delivered")
-    right = "exact" if prepared.settings.number_format == "fixed" else "right but for rounding"
-    verdict = f"sums {right}" if record.exact else "SUMS WRONG"
-    verdict += ", digests equal" if record.digests_equal else ", DIGESTS DIFFER"
-    if strain.reasons:
-        verdict += f"; NOT TRUSTWORTHY: {'; '.join(strain.reasons)}"
-    console.print(
-        f"round {record.number + 1:>{len(str(rounds))}}/{rounds}: "
-        f"{scale.undilated_ms(record.completion_ns):.1f} ms of {scale.undilated_ms(record.planned_ns):.1f} "
-        f"+ {scale.undilated_ms(record.packetisation_ns):.1f}, ratio {record.ratio:.3f}, "
-        f"{delivered} of {expected} contributions, {verdict}"
-    )
-    for restart in record.restarts:
-        console.print(f"{restart.process} ended ({restart.how}); started again within {restart.outage_s:.2f} s")
-        run_dir.event("restart", **vars(restart))
-    run_dir.event(
-        "round",
-        round=record.number,
-        epoch=record.epoch,
-        phase=record.phase,
-        start_ns=record.start_ns,
-        completion_ns=record.completion_ns,
-        exact=record.exact,
-        digests_equal=record.digests_equal,
-        done=record.done,
-        retired=record.retired_without_occupancy(),
-        prepared=record.ready,
-        applied=record.applied,
-        strain=strain_to_json(strain),
-    )

@@ -1,6 +1,7 @@
 """How a payload of on-wire bytes is cut into frames, and what that costs beside the planned time."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 from aggregator.wire.packet import FRAME_OVERHEAD_BYTES, VALUE_BYTES, frame_bytes, values_per_frame
 from scheduler.plan import RoundPlan
@@ -41,6 +42,20 @@ def frame_payload(payload_bytes: int) -> Framing:
         )
     chunks = full_frames + (last_values > 0)
     return Framing(values, values_per_chunk, chunks, chunks * FRAME_OVERHEAD_BYTES + values * VALUE_BYTES)
+
+
+def shard_values(framing: Framing, hosts: int) -> list[int]:
+    """The values of each host's shard: whole chunks, as evenly as can be; the last shard has the last chunk.
+
+    Raises TestbedError if there are fewer chunks than hosts.
+    """
+    if framing.chunks < hosts:
+        raise TestbedError(
+            f"--hosts-per-island {hosts}: the payload has {framing.chunks} frames, fewer than hosts; "
+            "use a larger --payload-gb or --rate-scale"
+        )
+    bounds = [framing.chunks * host // hosts * framing.values_per_chunk for host in range(hosts)] + [framing.values]
+    return [end - first for first, end in pairwise(bounds)]
 
 
 def packetisation_ms(planned: RoundPlan, topology: Topology, scale: Scale, frame: int) -> float:

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 
 from scheduler.topology import Topology
 from testbed.errors import RunFailed
-from testbed.run.processes import Fleet
+from testbed.run.processes import ANSWER_TIMEOUT_S, Fleet
 from testbed.run.program import Epoch
-from testbed.run.rounds import ANSWER_TIMEOUT_S
 from testbed.scale import Scale
 
 LEAST_PROBES = 3  # the first may be late for look-ups and cold caches
@@ -49,7 +48,9 @@ def probe_trees(fleet: Fleet, epoch: Epoch, topology: Topology, scale: Scale) ->
     best_ms: dict[tuple[str, str], float] = {}
     longest_s = scale.emulated_ns(max(planned_ms.values(), default=0.0)) / 1e9
     paths: list[ProbedPath] = []
-    for probe in range(MOST_PROBES):
+    for attempt in range(MOST_PROBES):
+        # Edges keep what has arrived by probe number, so that of another epoch's must be another one.
+        probe = epoch.number * MOST_PROBES + attempt
         fleet.send(fleet.of("dataplane"), "probe", epoch=epoch.number, probe=probe)
         fleet.gather(fleet.of("dataplane"), "probed", ANSWER_TIMEOUT_S * scale.time_dilation)
         time.sleep(longest_s + 0.02 * scale.time_dilation)
@@ -65,7 +66,7 @@ def probe_trees(fleet: Fleet, epoch: Epoch, topology: Topology, scale: Scale) ->
             if (group, receiver) in planned_ms
         ]
         on_time = len(paths) == len(planned_ms) and all(path.ok for path in paths)
-        if probe + 1 >= LEAST_PROBES and on_time:
+        if attempt + 1 >= LEAST_PROBES and on_time:
             return paths
     missing = sorted(set(planned_ms) - set(best_ms))
     if missing:

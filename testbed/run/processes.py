@@ -22,6 +22,9 @@ RUN_ID_VARIABLE = "TESTBED_RUN"
 STOP_TIMEOUT_S = 3.0
 RESTART_TIMEOUT_S = 10.0
 MAX_RESTARTS = 5  # of one process in a run: one that dies over and over does not get better
+# Undilated; how long a run waits for its processes.
+TRAINING_TIMEOUT_S = 300.0
+ANSWER_TIMEOUT_S = 30.0
 
 # One thread for linear algebra and fixed hashing, so that the same training gives the same bits everywhere.
 _PINNED = {
@@ -45,19 +48,26 @@ def python_command(module: str, *arguments: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Process:
-    """One process of a run: `role` is edge, dataplane or trainer."""
+    """One process of a run: `role` is edge, dataplane or trainer; `host` is the number of a data plane's host."""
 
     role: str
     island: str
     popen: subprocess.Popen[bytes] = field(compare=False, hash=False)
     channel: control.Channel = field(compare=False, hash=False)
+    host: int = 1
 
     @property
     def name(self) -> str:
-        return f"{self.role}-{self.island}"
+        return _name(self.role, self.island, self.host)
 
 
-def spawn(role: str, module: str, island: str, namespace_pid: int | None, run_id: str, log_dir: Path) -> Process:
+def _name(role: str, island: str, host: int) -> str:
+    return f"{role}-{island}" if host == 1 else f"{role}-{island}-h{host}"
+
+
+def spawn(
+    role: str, module: str, island: str, namespace_pid: int | None, run_id: str, log_dir: Path, host: int = 1
+) -> Process:
     """Start a process of the run, in the network namespace of `namespace_pid` if given.
 
     It dies with this process, whatever becomes of it, and is no target of the terminal's interrupts.
@@ -67,7 +77,7 @@ def spawn(role: str, module: str, island: str, namespace_pid: int | None, run_id
     if namespace_pid is not None:
         command += ["nsenter", f"--net=/proc/{namespace_pid}/ns/net"]
     command += python_command(module, "--control-fd", str(theirs.fileno()))
-    with (log_dir / f"{role}-{island}.log").open("ab") as log:
+    with (log_dir / f"{_name(role, island, host)}.log").open("ab") as log:
         popen = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -83,15 +93,15 @@ def spawn(role: str, module: str, island: str, namespace_pid: int | None, run_id
         # under way; when it is set up it takes its own priority.
         with suppress(PermissionError):
             os.sched_setscheduler(popen.pid, os.SCHED_FIFO, os.sched_param(1))
-    return Process(role, island, popen, ours)
+    return Process(role, island, popen, ours, host)
 
 
 class Fleet:
     """All processes of a run. Messages of a process that nobody waits for yet are kept for later.
 
     A process that was added with `start_again` is supervised: when it ends it is started again and told all that its
-    predecessor was told; what that had not answered is answered by its successor. A process is known by role and
-    island, so either of the two stands for both.
+    predecessor was told; what that had not answered is answered by its successor. A process is known by role, island
+    and host, so either of the two stands for both.
 
     Whoever wants to be called meanwhile, from the thread that waits, registers with `watch` or `call_at`.
     """

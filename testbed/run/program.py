@@ -1,14 +1,14 @@
 """A plan in the terms of run control: what each process has to do in each phase of an epoch."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from scheduler.plan import Plan, RoundPlan
 from scheduler.topology import Topology
-from testbed.multicast.groups import Tree, allocate_trees
+from testbed.multicast.groups import Tree, TreeKey, allocate_trees
 from testbed.network import naming
-from testbed.run.frames import Framing, packetisation_ms
+from testbed.run.frames import Framing, packetisation_ms, shard_values
 from testbed.scale import Scale
 
 # A slot is given up this long after the whole round could have passed since its first contribution.
@@ -36,9 +36,12 @@ class Epoch:
     plan: Plan
     period_ns: int
     phases: tuple[Phase, ...]
-    trees: Mapping[tuple[int, str], Tree]
+    trees: Mapping[TreeKey, Tree]
     island_ids: Mapping[str, int]
     scale: Scale
+    shard_values: tuple[int, ...]
+    copies: bool = False
+    """Whether each receiver gets a copy of its own, instead of one multicast for all."""
 
     def phase_of(self, round_number: int) -> int:
         return round_number % len(self.phases)
@@ -55,30 +58,43 @@ class Epoch:
         """The contributors whose streams come to an island, as a bitmap."""
         return self.members(phase, island) & ~(1 << self.island_ids[island])
 
+    def distinct_trees(self) -> list[Tree]:
+        """Each tree once, in the order of their first rounds."""
+        return list(dict.fromkeys(self.trees.values()))
+
+    def destinations(self, tree: Tree) -> list[str]:
+        """Where a host sends what goes over `tree`: its group, or each receiver's edge."""
+        if not self.copies:
+            return [tree.group]
+        return [naming.edge_address(self.island_ids[receiver]) for receiver in tree.receivers]
+
     def edge_message(self, island: str) -> dict[str, Any]:
         """The `epoch` message of an island's edge."""
-        sources = {
-            tree.group: naming.host_address(self.island_ids[tree.source])
-            for tree in self.trees.values()
+        flows = {
+            (naming.edge_address(self.island_ids[island]) if self.copies else tree.group, tree.address)
+            for tree in self.distinct_trees()
             if island in tree.receivers
         }
         return {
             "epoch": self.number,
-            "groups": [{"group": group, "source": source} for group, source in sorted(sources.items())],
+            "groups": [{"group": group, "source": source} for group, source in sorted(flows)],
             "phases": [
                 {"expected": self.expected(number, island), "deadline_ns": phase.deadline_ns}
                 for number, phase in enumerate(self.phases)
             ],
         }
 
-    def data_plane_message(self, island: str) -> dict[str, Any]:
-        """The `epoch` message of an island's data plane."""
+    def data_plane_message(self, island: str, shard: int) -> dict[str, Any]:
+        """The `epoch` message of the data plane of an island's host."""
         phases = []
         for number, planned in enumerate(self.plan.rounds):
             flow = next((flow for flow in planned.flows if flow.source == island), None)
+            tree = self.trees[number, island, shard] if flow else None
             phases.append(
                 {
-                    "group": self.trees[number, island].group if flow else None,
+                    "group": tree.group if tree else None,
+                    "source": tree.address if tree else None,
+                    "destinations": self.destinations(tree) if tree else [],
                     "offset_ns": self.scale.emulated_ns(flow.offset_ms) if flow else 0,
                     "duration_ns": self.scale.emulated_ns(flow.duration_ms) if flow else 0,
                     "expected": self.expected(number, island),
@@ -95,12 +111,32 @@ class Epoch:
         }
 
 
-def make_epoch(number: int, plan: Plan, topology: Topology, framing: Framing, scale: Scale) -> Epoch:
-    """The epoch that runs `plan`. Raises TestbedError if its trees cannot have groups."""
+def make_epoch(
+    number: int,
+    plan: Plan,
+    topology: Topology,
+    framing: Framing,
+    scale: Scale,
+    hosts: int = 1,
+    copies: bool = False,
+    live: Collection[Tree] = (),
+    used_groups: Collection[str] = (),
+) -> Epoch:
+    """The epoch that runs `plan`, beside the `live` trees of epochs before, and on groups not used if there are any.
+
+    With `copies` all of a host's packets come from the address that it is known by: there are no trees to tell apart.
+    Raises TestbedError if its trees cannot have groups.
+    """
     island_ids = {island.id: island_id for island_id, island in enumerate(topology.islands)}
     phases = tuple(_phase(planned, topology, framing, scale) for planned in plan.rounds)
-    trees = allocate_trees(plan, island_ids)
-    return Epoch(number, plan, scale.emulated_ns(plan.round_time_ms), phases, trees, island_ids, scale)
+    trees = allocate_trees(plan, island_ids, hosts, live, used_groups)
+    if copies:
+        trees = {
+            (phase, name, shard): replace(tree, address=naming.host_address(island_ids[name], shard + 1))
+            for (phase, name, shard), tree in trees.items()
+        }
+    period_ns = scale.emulated_ns(plan.round_time_ms)
+    return Epoch(number, plan, period_ns, phases, trees, island_ids, scale, tuple(shard_values(framing, hosts)), copies)
 
 
 def _phase(planned: RoundPlan, topology: Topology, framing: Framing, scale: Scale) -> Phase:

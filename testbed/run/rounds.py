@@ -1,7 +1,7 @@
 """The rounds of a run: the barrier, the announced start, and what each round really did."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,21 +9,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agents.exchange_area import ExchangeArea
-from testbed.run.processes import Fleet
-from testbed.run.program import Epoch
+from testbed.links.interface import DirectionCounters
+from testbed.network import naming
+from testbed.run.epochs import Epochs
+from testbed.run.outages import Outage, find_outages
+from testbed.run.processes import ANSWER_TIMEOUT_S, TRAINING_TIMEOUT_S, Fleet
 from testbed.run.supervision import Restart
 from testbed.run.verification import check_round
 
 START_MARGIN_NS = 20_000_000  # from the moment all are ready to the announced start
-TRAINING_TIMEOUT_S = 300.0
-ANSWER_TIMEOUT_S = 30.0
+
+Counters = Mapping[tuple[str, str], DirectionCounters]
+"""What each direction of each link has carried, by (sending node, receiving node)."""
 
 
 @dataclass(frozen=True)
 class RoundRecord:
-    """One round as it was: times in emulated ns; `ready`, `done`, `retired`, `applied` are the processes' own reports.
+    """One round as it was: times in emulated ns; the processes' own reports by host (`done`) and island.
 
-    `restarts`: processes that were started again since the round before. `exact`: in f32, within rounding.
+    `restarts`: processes that were started again since the round before. `exact`: in f32, within rounding. `before` and
+    `after` are the links' counters around it. `disturbed`: links failed meanwhile; `outages` tells what that did to the
+    streams.
     """
 
     number: int
@@ -41,6 +47,11 @@ class RoundRecord:
     exact: bool
     digests_equal: bool
     mixing: NDArray[np.float64]
+    lan_exchange_ns: int
+    before: Counters
+    after: Counters
+    disturbed: bool
+    outages: Sequence[Outage]
 
     @property
     def ratio(self) -> float:
@@ -58,46 +69,85 @@ class RoundRecord:
         return sum(int(report[field]) for report in self.done.values())
 
 
+@dataclass(frozen=True)
+class _Gathering:
+    """How hosts gave each other their shards: the longest time, and whether all of an island then had the same."""
+
+    took_ns: int = 0
+    agreed: bool = True
+
+
+def _gather_shards(fleet: Fleet, number: int, timeout_s: float) -> _Gathering:
+    """Have the hosts of each island exchange their shards. Raises RunFailed.
+
+    Only now, when all are done with the WAN: this machine's processors are those of all islands.
+    """
+    data_planes = fleet.of("dataplane")
+    if all(process.host == 1 for process in data_planes):
+        return _Gathering()
+    fleet.send(data_planes, "gather", round=number)
+    gathered = fleet.gather(data_planes, "gathered", timeout_s)
+    digests: dict[str, set[str]] = {}
+    for process, report in gathered.items():
+        digests.setdefault(process.island, set()).add(report["digest"])
+    took_ns = max(report["took_ns"] for report in gathered.values())
+    return _Gathering(took_ns, all(len(of_island) == 1 for of_island in digests.values()))
+
+
 def run_rounds(
     fleet: Fleet,
-    epoch: Epoch,
+    epochs: Epochs,
     areas: Sequence[ExchangeArea],
     rounds: int,
-    time_dilation: float,
     number_format: int,
     on_start: Callable[[int, int], None],
     on_round: Callable[[RoundRecord], None],
+    disturbed: Callable[[int, int], bool],
+    counters: Callable[[], Counters],
 ) -> list[RoundRecord]:
-    """Run `rounds` rounds of `epoch` and check each; tells when a round (number, start in ns) starts and what it was.
+    """Run `rounds` rounds and check each. Raises RunFailed or MulticastError.
 
-    Raises RunFailed.
+    `on_start` is told when a round (number, start in ns) starts, `on_round` what it was. `disturbed` tells of a time,
+    from and to, whether links failed in it; `counters` reads the links' counters.
     """
     trainers, data_planes, edges = fleet.of("trainer"), fleet.of("dataplane"), fleet.of("edge")
+    time_dilation = epochs.current.scale.time_dilation
     training_timeout_s = TRAINING_TIMEOUT_S * time_dilation
     answer_timeout_s = ANSWER_TIMEOUT_S * time_dilation
     records: list[RoundRecord] = []
     next_start_ns = 0
     restarts = 0
-    fleet.send(trainers, "train", round=0, epoch=epoch.number, phase=epoch.phase_of(0))
+
+    def train(number: int) -> None:
+        fleet.send(trainers, "train", round=number, epoch=epochs.current.number, phase=epochs.phase_of(number))
+
+    train(0)
     for number in range(rounds):
-        position = epoch.phase_of(number)
+        epoch, position = epochs.current, epochs.phase_of(number)
         phase = epoch.phases[position]
         ready = fleet.gather(trainers, "ready", training_timeout_s)
         fleet.send([*edges, *data_planes], "arm", round=number, epoch=epoch.number, phase=position)
         fleet.gather([*edges, *data_planes], "armed", answer_timeout_s)
+        before = counters()
         start_ns = max(next_start_ns, time.monotonic_ns() + START_MARGIN_NS)
         next_start_ns = start_ns + epoch.period_ns
         give_up_ns = start_ns + phase.give_up_ns
         fleet.send(data_planes, "start", round=number, start_ns=start_ns, give_up_ns=give_up_ns)
         on_start(number, start_ns)
-        until_give_up_s = (give_up_ns - time.monotonic_ns()) / 1e9
+        if number + 1 < rounds:
+            epochs.prepare(number)
+        until_give_up_s = max(give_up_ns - time.monotonic_ns(), 0) / 1e9
         done = fleet.gather(data_planes, "done", until_give_up_s + answer_timeout_s)
+        after = counters()
+        was_disturbed = disturbed(start_ns, time.monotonic_ns())
+        gathering = _gather_shards(fleet, number, answer_timeout_s)
         fleet.send(edges, "retire", round=number)
         fleet.send(trainers, "apply", round=number)
         retired = fleet.gather(edges, "retired", answer_timeout_s)
         applied = fleet.gather(trainers, "applied", training_timeout_s)
         if number + 1 < rounds:
-            fleet.send(trainers, "train", round=number + 1, epoch=epoch.number, phase=epoch.phase_of(number + 1))
+            epochs.switch(number + 1)
+            train(number + 1)
         members = {island_id: epoch.members(position, name) for name, island_id in epoch.island_ids.items()}
         check = check_round(areas, members, number, number_format)
         digests = {process.island: message["digest"] for process, message in applied.items()}
@@ -110,12 +160,18 @@ def run_rounds(
             planned_ns=phase.planned_ns,
             packetisation_ns=phase.packetisation_ns,
             ready={process.island: message for process, message in ready.items()},
-            done={process.island: message for process, message in done.items()},
+            done={naming.host_name(process.island, process.host): message for process, message in done.items()},
             retired={process.island: message for process, message in retired.items()},
             applied={process.island: message for process, message in applied.items()},
             restarts=tuple(fleet.restarts[restarts:]),
             exact=check.exact,
-            digests_equal=all(len({digests[member] for member in clique}) == 1 for clique in phase.cliques),
+            digests_equal=all(len({digests[member] for member in clique}) == 1 for clique in phase.cliques)
+            and gathering.agreed,
+            lan_exchange_ns=gathering.took_ns,
+            before=before,
+            after=after,
+            disturbed=was_disturbed,
+            outages=find_outages(epoch, position, number, areas) if was_disturbed else [],
             mixing=check.mixing,
         )
         restarts = len(fleet.restarts)

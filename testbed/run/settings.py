@@ -29,7 +29,10 @@ class EdgeSettings:
 
 @dataclass(frozen=True)
 class RunSettings:
-    """Every setting of a run; the defaults are the main job. `out` is the run directory, None: one is made."""
+    """Every setting of a run; the defaults are the main job. `out` is the run directory, None: one is made.
+
+    `policy_schedule`: from which rounds on other policies take over.
+    """
 
     topology: str = "nine-city"
     policy: str = "all-to-all"
@@ -40,6 +43,10 @@ class RunSettings:
     scale: Scale = field(default_factory=Scale)
     links: str = "auto"
     multicast: str = "auto"
+    aggregation: str = "edge"
+    trees: str = "shortest"
+    hosts_per_island: int = 1
+    policy_schedule: tuple[tuple[int, str], ...] = ()
     engine: str = field(default_factory=default_engine)
     number_format: str = "fixed"
     tags: bool = False
@@ -49,3 +56,13 @@ class RunSettings:
     seed: int = 1
     out: Path | None = None
     strict: bool = False
+
+    @property
+    def copies(self) -> bool:
+        """Whether each receiver gets a copy of its own."""
+        return self.multicast == "unicast"
+
+    @property
+    def engine_in_use(self) -> str:
+        """With host aggregation the edges sum nothing."""
+        return "passthrough" if self.aggregation == "host" else self.engine

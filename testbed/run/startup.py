@@ -17,16 +17,14 @@ from scheduler.topology import Topology
 from testbed.network import naming
 from testbed.network.emulated import EmulatedNetwork
 from testbed.run.frames import Framing
-from testbed.run.processes import Fleet, Process, spawn
+from testbed.run.processes import ANSWER_TIMEOUT_S, TRAINING_TIMEOUT_S, Fleet, Process, spawn
 from testbed.run.program import Epoch
-from testbed.run.rounds import ANSWER_TIMEOUT_S, TRAINING_TIMEOUT_S
 from testbed.run.settings import NUMBER_FORMATS, RunSettings
 from testbed.run.state import RunState
 
 EXCHANGE_DEPTH = 4  # rounds that an exchange area holds: the one on its way, and those being checked
 MEMORY_FLOOR_MS = 5.0
 MEMORY_FLOOR_SLOTS = 32
-SHARD = 0  # of the only host of each island
 
 _MODULES = {"edge": "aggregator.edge", "dataplane": "agents.dataplane", "trainer": "agents.trainer"}
 
@@ -86,16 +84,16 @@ def start_processes(fleet: Fleet, start_up: StartUp) -> Started:
     names = [island.id for island in start_up.topology.islands]
     start_up.workload.prepare(_workload_setting(start_up))
     areas = [_make_area(start_up, name) for name in names]
+    run_id, log_dir = start_up.state.run_id, start_up.log_dir
     for name in names:
-        pids = {
-            "edge": start_up.network.pids[naming.edge_name(name)],
-            "dataplane": start_up.network.pids[naming.host_name(name)],
-            "trainer": None,
-        }
-        for role, module in _MODULES.items():
-            start = partial(spawn, role, module, name, pids[role], start_up.state.run_id, start_up.log_dir)
-            # An edge holds nothing that lasts longer than a round, so a new one can stand in for it.
-            fleet.add(start(), start_again=start if role == "edge" else None)
+        edge = start_up.network.pids[naming.edge_name(name)]
+        start_edge = partial(spawn, "edge", _MODULES["edge"], name, edge, run_id, log_dir)
+        # An edge holds nothing that lasts longer than a round, so a new one can stand in for it.
+        fleet.add(start_edge(), start_again=start_edge)
+        for number in range(1, start_up.settings.hosts_per_island + 1):
+            host = start_up.network.pids[naming.host_name(name, number)]
+            fleet.add(spawn("dataplane", _MODULES["dataplane"], name, host, run_id, log_dir, number))
+        fleet.add(spawn("trainer", _MODULES["trainer"], name, None, run_id, log_dir))
     for role in _MODULES:
         processes = fleet.of(role)
         fleet.send_each({process: _set_up(start_up, process) for process in processes}, "setup")
@@ -107,9 +105,8 @@ def start_processes(fleet: Fleet, start_up: StartUp) -> Started:
     return Started(areas, warnings)
 
 
-def announce_epoch(fleet: Fleet, start_up: StartUp) -> None:
-    """Tell all processes about the epoch; on return the edges have joined every group. Raises RunFailed."""
-    epoch = start_up.epoch
+def announce_epoch(fleet: Fleet, start_up: StartUp, epoch: Epoch) -> None:
+    """Tell all processes about an epoch; on return the edges have joined every group. Raises RunFailed."""
     largest = max(len(clique) for phase in epoch.phases for clique in phase.cliques)
     tensors = start_up.workload.tensors(_workload_setting(start_up))
     exponents = scale_exponents([tensor.range for tensor in tensors], largest)
@@ -129,7 +126,7 @@ def _epoch_message(epoch: Epoch, process: Process, scale_exponents: list[int]) -
     if process.role == "edge":
         return epoch.edge_message(process.island)
     if process.role == "dataplane":
-        return epoch.data_plane_message(process.island)
+        return epoch.data_plane_message(process.island, process.host - 1)
     return epoch.trainer_message(process.island, scale_exponents)
 
 
@@ -138,6 +135,7 @@ def _set_up(start_up: StartUp, process: Process) -> dict[str, Any]:
     island, framing, settings = process.island, start_up.framing, start_up.settings
     island_ids = start_up.epoch.island_ids
     island_id = island_ids[island]
+    hosts = range(1, settings.hosts_per_island + 1)
     common = {
         "island": island,
         "island_id": island_id,
@@ -156,13 +154,18 @@ def _set_up(start_up: StartUp, process: Process) -> dict[str, Any]:
         slots = memory_budget(start_up.topology, settings, framing).slots
         share = settings.edge.slots_per_source
         return common | {
-            "shard_values": [framing.values],
-            "host_addresses": [naming.host_address(island_id)],
+            "shard_values": list(start_up.epoch.shard_values),
+            "host_addresses": [naming.host_address(island_id, host) for host in hosts],
             "address": naming.edge_address(island_id),
             "interface": naming.EDGE_BRIDGE,
-            "contributors": {naming.host_address(number): number for number in island_ids.values()},
+            "contributors": {
+                naming.host_address(source, host, number): source
+                for source in island_ids.values()
+                for host in hosts
+                for number in range(naming.MAX_HOST_ADDRESSES)
+            },
             "slots": slots,
-            "engine": settings.engine,
+            "engine": settings.engine_in_use,
             "line_rate_bps": settings.scale.rate_bps(line_rate_gbps),
             "number_format": number_format,
             "collision_policy": settings.edge.collision,
@@ -179,9 +182,10 @@ def _set_up(start_up: StartUp, process: Process) -> dict[str, Any]:
             | {
                 "islands": len(island_ids),
                 "tag_key": tag_key,
-                "shard": SHARD,
-                "shard_values": [framing.values],
-                "address": naming.host_address(island_id),
+                "shard": process.host - 1,
+                "shard_values": list(start_up.epoch.shard_values),
+                "host_addresses": [naming.host_address(island_id, host) for host in hosts],
+                "address": naming.host_address(island_id, process.host),
                 "interface": naming.HOST_TO_EDGE,
             }
         )

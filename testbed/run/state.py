@@ -11,7 +11,7 @@ import secrets
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ from testbed.run.processes import RUN_ID_VARIABLE
 STATE_ROOT = Path("/run/testbed")
 MEMORY_ROOT = Path("/dev/shm")
 _MEMORY_PREFIX = "testbed-"
+_NODES = "nodes.json"
 _KILL_TIMEOUT_S = 5.0
 
 
@@ -31,6 +32,12 @@ class RunState:
     run_id: str
     directory: Path
     memory: Path
+
+    def note_nodes(self, pids: Mapping[str, int]) -> None:
+        """Write down the nodes, each with a process in its namespaces, for commands that act on the run."""
+        unfinished = self.directory / f".{_NODES}"
+        unfinished.write_text(json.dumps(dict(pids)), encoding="utf-8")
+        unfinished.rename(self.directory / _NODES)
 
 
 def new_run() -> RunState:
@@ -86,9 +93,13 @@ def release_run(run_id: str) -> int:
     return len(ended)
 
 
-def living_runs() -> list[str]:
-    """Ids of runs whose main process is there."""
-    return sorted(path.name for path in STATE_ROOT.glob("[!.]*") if _alive(path.name))
+def living_runs() -> dict[str, dict[str, int]]:
+    """The nodes of each run that is alive and has its network, by run id."""
+    nodes = {}
+    for path in sorted(STATE_ROOT.glob(f"[!.]*/{_NODES}")):
+        if _alive(path.parent.name):
+            nodes[path.parent.name] = json.loads(path.read_text(encoding="utf-8"))
+    return nodes
 
 
 def abandoned_runs() -> list[str]:

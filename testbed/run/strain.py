@@ -11,12 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from testbed.errors import RunFailed
-from testbed.links.interface import DirectionCounters, Lateness, LinkError, RunningLinks
+from testbed.links.interface import Lateness, LinkError, RunningLinks
 from testbed.run.processes import Process
-from testbed.run.rounds import RoundRecord
+from testbed.run.rounds import Counters, RoundRecord
 from testbed.scale import Scale
-
-Counters = Mapping[tuple[str, str], DirectionCounters]
 
 # Undilated; docs/running.md explains them.
 MOST_LINK_LATENESS_P99_MS = 1.0
@@ -48,28 +46,30 @@ class Strain:
 
 
 class StrainGauge:
-    """Reads the links' and processes' counters around each round, and gives what came in it."""
+    """Reads the counters of links and processes around each round, and gives what came in it."""
 
     def __init__(self, links: RunningLinks, processes: Sequence[Process], scale: Scale) -> None:
         """`processes`: those whose waiting for a processor makes a round late."""
         self._links = links
         self._processes = processes
         self._scale = scale
-        self.counters: Counters = links.counters()
         self._waits_ns: dict[str, int] = {}
 
     def begin(self) -> None:
         """A round is about to start: what its preparation took does not make it late."""
         self._waits_ns = self._read_waits()
 
-    def read(self, record: RoundRecord) -> Strain:
-        """The strain of the round that has just ended. Raises RunFailed if the links have failed."""
+    def counters(self) -> Counters:
+        """The links' counters. Raises RunFailed if the links have failed."""
         try:
-            before, self.counters = self.counters, self._links.counters()
+            return self._links.counters()
         except LinkError as error:
-            raise RunFailed(f"the links failed in round {record.number + 1}: {error}") from error
+            raise RunFailed(f"the links failed: {error}") from error
+
+    def read(self, record: RoundRecord) -> Strain:
+        """The strain of the round that has just ended."""
         waits_ns = {name: now - self._waits_ns.get(name, now) for name, now in self._read_waits().items()}
-        return strain_of(record, before, self.counters, waits_ns, self._scale)
+        return strain_of(record, record.before, record.after, waits_ns, self._scale)
 
     def _read_waits(self) -> dict[str, int]:
         """How long the threads of each process have been ready to run without a processor, in ns: the worst thread."""

@@ -11,12 +11,14 @@ from rich.console import Console
 from rich.table import Table
 
 from testbed.run.accounting import LinkLoad
+from testbed.run.failures import Reaction
 from testbed.run.program import Epoch
 from testbed.run.rounds import RoundRecord
 from testbed.run.settings import RunSettings
 from testbed.run.startup import MemoryBudget
 from testbed.run.strain import Strain, suggestion
 from testbed.run.verification import measured_lifetime
+from testbed.scale import Scale
 
 STRICT_RATIO = 0.05
 _VALUE_TROUBLES = {
@@ -31,29 +33,30 @@ class Outcome:
     """Everything that the summary is made from."""
 
     settings: RunSettings
-    epoch: Epoch
+    epochs: Sequence[Epoch]
     records: Sequence[RoundRecord]
     strains: Sequence[Strain]
     loads: Sequence[LinkLoad]
+    saving: Mapping[str, float]
     evaluations: Mapping[str, Mapping[str, Any]]
     memory: MemoryBudget
     links_kind: str
     multicast_plane: str
+    reactions: Sequence[Reaction]
     run_dir: str
     warnings: Sequence[str]
 
 
 def summarise(outcome: Outcome) -> dict[str, Any]:
     """The document of `run --json` (keys as in the docs); times undilated, sizes at full scale."""
-    records, scale, plan = outcome.records, outcome.settings.scale, outcome.epoch.plan
-    period = len(outcome.epoch.phases)
-    passes = [records[first : first + period] for first in range(0, len(records), period)]
-    # The longest completion of each pass; a last pass that was cut short would count its shorter rounds only.
-    whole_passes = [rounds for rounds in passes if len(rounds) == period] or passes
-    longest_ms = [scale.undilated_ms(max(record.completion_ns for record in rounds)) for rounds in whole_passes]
+    records, scale, first = outcome.records, outcome.settings.scale, outcome.epochs[0]
+    plan = first.plan
+    # The longest completion of each pass; one that was cut short would count its shorter rounds only.
+    longest_ms = [scale.undilated_ms(max(record.completion_ns for record in rounds)) for rounds in _passes(outcome)]
     starts_ns = [record.start_ns for record in records]
     periods_ms = [scale.undilated_ms(later - earlier) for earlier, later in pairwise(starts_ns)]
-    longest_phase = max(outcome.epoch.phases, key=lambda phase: phase.planned_ns + phase.packetisation_ns)
+    longest_phase = max(first.phases, key=lambda phase: phase.planned_ns + phase.packetisation_ns)
+    of_first = [record.mixing for record in records if record.epoch == first.number]
     expected = sum(record.total("expected") for record in records)
     delivered = sum(record.total("delivered") for record in records)
     floats = outcome.settings.number_format == "f32"
@@ -63,6 +66,7 @@ def summarise(outcome: Outcome) -> dict[str, Any]:
     digests_equal = all(record.digests_equal for record in records)
     warnings = list(outcome.warnings)
     warnings += _troubles(outcome)
+    warnings += _failures(outcome)
     untrusted = _untrusted(outcome)
     if untrusted:
         strained = [strain for strain in outcome.strains if not strain.trustworthy]
@@ -97,6 +101,7 @@ def summarise(outcome: Outcome) -> dict[str, Any]:
     return {
         "policy": plan.policy,
         "topology": plan.topology,
+        "hosts_per_island": outcome.settings.hosts_per_island,
         "workload": outcome.settings.workload,
         "rounds": len(records),
         "predicted": {
@@ -109,7 +114,8 @@ def summarise(outcome: Outcome) -> dict[str, Any]:
             "round_time_ms": _distribution(longest_ms),
             "round_time_ratio": _distribution([record.ratio for record in records]),
             "period_ms": statistics.median(periods_ms) if periods_ms else None,
-            "mean_divergence_lifetime_rounds": measured_lifetime([record.mixing for record in records], period),
+            "mean_divergence_lifetime_rounds": measured_lifetime(of_first, len(first.phases)),
+            "lan_exchange_ms": max((scale.undilated_ms(record.lan_exchange_ns) for record in records), default=0.0),
         },
         "trustworthy": not untrusted,
         "untrusted_rounds": untrusted,
@@ -129,13 +135,67 @@ def summarise(outcome: Outcome) -> dict[str, Any]:
         "send_lateness_us": _send_lateness(records),
         "links_kind": outcome.links_kind,
         "multicast_plane": outcome.multicast_plane,
-        "aggregation": "edge",
-        "engine": outcome.settings.engine,
+        "aggregation": outcome.settings.aggregation,
+        "engine": outcome.settings.engine_in_use,
         "accuracy": {name: values["accuracy"] for name, values in outcome.evaluations.items() if "accuracy" in values},
+        "multicast": dict(outcome.saving),
+        "epochs": [_epoch(epoch, records, scale) for epoch in outcome.epochs],
+        "link_failures": [asdict(reaction) for reaction in outcome.reactions],
+        "outages": [
+            {
+                "round": record.number,
+                "source": outage.source,
+                "receiver": outage.receiver,
+                "missing_chunks": outage.missing,
+                "outage_ms": scale.undilated_ms(outage.duration_ns),
+            }
+            for record in records
+            for outage in record.outages
+        ],
         "links": [{**asdict(load), "ok": load.ok} for load in outcome.loads],
         "run_dir": outcome.run_dir,
         "warnings": warnings,
     }
+
+
+def _passes(outcome: Outcome) -> list[Sequence[RoundRecord]]:
+    """The rounds, pass by pass and epoch by epoch; those of passes that were cut short only if there are no others."""
+    passes: list[Sequence[RoundRecord]] = []
+    for epoch in outcome.epochs:
+        records = [record for record in outcome.records if record.epoch == epoch.number]
+        passes += [records[at : at + len(epoch.phases)] for at in range(0, len(records), len(epoch.phases))]
+    lengths = {epoch.number: len(epoch.phases) for epoch in outcome.epochs}
+    return [rounds for rounds in passes if len(rounds) == lengths[rounds[0].epoch]] or passes
+
+
+def _epoch(epoch: Epoch, records: Sequence[RoundRecord], scale: Scale) -> dict[str, Any]:
+    """What was planned and measured in one epoch."""
+    of_epoch = [record for record in records if record.epoch == epoch.number]
+    completions_ms = [scale.undilated_ms(record.completion_ns) for record in of_epoch]
+    return {
+        "epoch": epoch.number,
+        "policy": epoch.plan.policy,
+        "rounds": len(of_epoch),
+        "first_round": of_epoch[0].number if of_epoch else None,
+        "planned_round_time_ms": epoch.plan.round_time_ms,
+        "measured_round_time_ms": max(completions_ms) if of_epoch else None,
+    }
+
+
+def _failures(outcome: Outcome) -> list[str]:
+    """What links that failed did to the run, in words."""
+    told = []
+    for reaction in outcome.reactions:
+        if reaction.cut_off:
+            islands = ", ".join(reaction.cut_off)
+            told.append(f"with {', '.join(reaction.down)} down {islands} cannot be reached: rounds are partial")
+        if reaction.trouble:
+            told.append(f"with {', '.join(reaction.down)} down there was no new plan: {reaction.trouble}")
+    outages_ns = [outage.duration_ns for record in outcome.records for outage in record.outages]
+    if outages_ns:
+        longest_ms = outcome.settings.scale.undilated_ms(max(outages_ns))
+        told.append(f"links failed: {len(outages_ns)} streams had outages, the longest {longest_ms:.0f} ms")
+    return told
 
 
 def passed(summary: Mapping[str, Any], strict: bool) -> bool:
@@ -152,9 +212,10 @@ def _memory(outcome: Outcome) -> dict[str, Any]:
     """Planned and measured peaks, over all and by island; what the edges did for want of slots."""
     memory, scale = outcome.memory, outcome.settings.scale
     planned_gb: dict[str, float] = {}
-    for planned in outcome.epoch.plan.rounds:
-        for island, peak in planned.peak_memory_gb.items():
-            planned_gb[island] = max(planned_gb.get(island, 0.0), peak)
+    if outcome.settings.aggregation == "edge":
+        for planned in (planned for epoch in outcome.epochs for planned in epoch.plan.rounds):
+            for island, peak in planned.peak_memory_gb.items():
+                planned_gb[island] = max(planned_gb.get(island, 0.0), peak)
     high_water: dict[str, int] = {}
     for record in outcome.records:
         for island, report in record.retired.items():
@@ -284,6 +345,8 @@ def print_table(console: Console, summary: Mapping[str, Any]) -> None:
     table.add_row("sums exact", "yes", "no: f32, within rounding" if exact is None else _yes(exact))
     equal = "no: f32" if exact is None and not summary["digests_equal"] else _yes(summary["digests_equal"])
     table.add_row("digests equal in each clique", "yes", equal)
+    if summary["hosts_per_island"] > 1:
+        table.add_row("exchange between an island's hosts, ms", "", f"max {measured['lan_exchange_ms']:.1f}")
     trusted = summary["rounds"] - len(summary["untrusted_rounds"])
     table.add_row("rounds that this machine kept up with", str(summary["rounds"]), str(trusted))
     lateness = summary["send_lateness_us"]

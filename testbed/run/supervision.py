@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 _ANSWERS = {
     "setup": "hello",
     "epoch": "epoch_ready",
+    "leave": "left",
     "probe_report": "probe_report",
     "arm": "armed",
     "retire": "retired",
@@ -56,7 +57,12 @@ class Script:
         retired = {
             request.fields["round"] for request in self.requests if request.kind == "retire" and request.answered
         }
-        epochs = [request for request in self.requests if request.kind == "epoch" and request.answered]
+        left = {request.fields["epoch"] for request in self.requests if request.kind == "leave" and request.answered}
+        epochs = [
+            request
+            for request in self.requests
+            if request.kind == "epoch" and request.answered and request.fields["epoch"] not in left
+        ]
         self.requests = [
             request
             for request in self.requests

@@ -40,10 +40,22 @@ VALUES, PER_CHUNK, CHUNKS = 4 * 2227 + 100, 2227, 5
 JOB, EPOCH, ISLAND = 77, 3, 0
 EXPECTED = 0b0110  # islands 1 and 2
 MILLISECOND = 1_000_000
+
+
+def _to(group: str) -> dict[str, object]:
+    return {"source": HOST, "destinations": [group]}
+
+
 PHASES = [
-    {"group": GROUPS[0], "offset_ns": 20 * MILLISECOND, "duration_ns": 100 * MILLISECOND, "expected": EXPECTED},
-    {"group": GROUPS[1], "offset_ns": 0, "duration_ns": 50 * MILLISECOND, "expected": EXPECTED},
-    {"group": None, "offset_ns": 0, "duration_ns": 0, "expected": 0},
+    {
+        "group": GROUPS[0],
+        **_to(GROUPS[0]),
+        "offset_ns": 20 * MILLISECOND,
+        "duration_ns": 100 * MILLISECOND,
+        "expected": EXPECTED,
+    },
+    {"group": GROUPS[1], **_to(GROUPS[1]), "offset_ns": 0, "duration_ns": 50 * MILLISECOND, "expected": EXPECTED},
+    {"group": None, "source": None, "destinations": [], "offset_ns": 0, "duration_ns": 0, "expected": 0},
 ]
 _CLONE_NEWNET = 0x40000000
 _ETH_P_IP = 0x0800
@@ -171,6 +183,7 @@ class Host:
             values_per_chunk=PER_CHUNK,
             shard_values=[VALUES],
             address=HOST,
+            host_addresses=[HOST],
             interface="up0",
             exchange_area=str(directory / "area"),
             islands=3,

@@ -34,7 +34,9 @@ def synthetic_run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
     run_dir = tmp_path_factory.mktemp(policy) / "run"
     rounds, memory = str(options["rounds"]), str(options["memory"])
     finished = run_json(
-        run_dir, "--workload", "synthetic", "--policy", policy, "--memory-gb", memory, "--rounds", rounds
+        run_dir,
+        *("--workload", "synthetic", "--policy", policy, "--memory-gb", memory, "--rounds", rounds),
+        *("--multicast", "direct"),  # tests/netns/multicast has the others
     )
     assert leftovers() == before
     return policy, finished

@@ -288,3 +288,40 @@ def test_says_whether_it_runs_in_real_time() -> None:
         [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=30, check=False
     )
     assert done.stdout.split() == ["True", "False", "b'x'"], done.stderr
+
+
+def test_copies_go_to_each_destination_in_turn() -> None:
+    with (
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as first,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as second,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender,
+    ):
+        for receiver in (first, second):
+            receiver.bind(("127.0.0.1", 0))
+            receiver.settimeout(5)
+        buffer, lengths = datagrams(3)
+        now = time.monotonic_ns()
+        times = array.array("q", [now + i * MILLISECOND for i in range(6)])
+        copies = Pacer(sender.fileno(), 0)
+        try:
+            copies.start(buffer, SLOT, lengths, times, [first.getsockname(), second.getsockname()])
+            wait_done(copies)
+            assert copies.sent == 6
+        finally:
+            copies.close()
+        for receiver in (first, second):
+            assert [receiver.recv(SLOT) for _ in range(3)] == [bytes([i]) * (i + 1) for i in range(3)]
+
+
+@pytest.mark.parametrize("destinations", [["127.0.0.1"], [("nowhere", 1)], [("127.0.0.1", 70000)]])
+def test_destinations_that_are_none_are_refused(pacer: Pacer, destinations: list[object]) -> None:
+    buffer, lengths = datagrams(1)
+    with pytest.raises(ValueError, match="destinations"):
+        pacer.start(buffer, SLOT, lengths, array.array("q", [0]), destinations)  # type: ignore[arg-type]
+
+
+def test_copies_need_a_time_each(pacer: Pacer) -> None:
+    buffer, lengths = datagrams(2)
+    to = [("127.0.0.1", 1), ("127.0.0.1", 2)]
+    with pytest.raises(ValueError, match="for each of 2 copies"):
+        pacer.start(buffer, SLOT, lengths, array.array("q", [0, 0, 0]), to)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.sending import RoundPackets, probe_packet, send_times_ns
+from agents.sending import RoundPackets, probe_packet, send_times_ns, turns_ns
 from agents.shard import make_shard
 from aggregator.wire.packet import HEADER_BYTES, Kind, frame_bytes, parse_packet
 
@@ -67,3 +67,13 @@ def test_shards_lie_one_behind_the_other_in_whole_chunks() -> None:
     assert [shard.value_range(chunk) for chunk in range(2)] == [(0, 5), (5, 7)]
     with pytest.raises(ValueError, match="multiples of 5"):
         make_shard(job=1, island_id=0, number=0, shard_values=[11, 10], values_per_chunk=5)
+
+
+def test_shards_take_turns_at_the_rate_of_the_island() -> None:
+    frames = [[100, 100], [100, 60]]
+    assert turns_ns(frames, 0, 1, 1000, 360).tolist() == [1100, 1300]
+    assert turns_ns(frames, 1, 1, 1000, 360).tolist() == [1200, 1360]
+
+
+def test_copies_of_a_frame_follow_each_other() -> None:
+    assert turns_ns([[100, 50]], 0, 3, 0, 450).tolist() == [100, 200, 300, 350, 400, 450]

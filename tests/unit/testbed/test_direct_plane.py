@@ -30,7 +30,7 @@ def test_kernel_without_multicast_routing_is_refused(monkeypatch: pytest.MonkeyP
     # An option that no kernel has stands for MRT_INIT on a kernel without it.
     monkeypatch.setattr(direct, "_MRT_INIT", 199)
     with pytest.raises(TestbedError, match=r"does not route multicast .*CONFIG_IP_MROUTE"):
-        choose_plane("auto", _star(3), [])
+        choose_plane("direct", _star(3), [[]])
 
 
 def test_router_with_more_links_than_the_kernel_has_room_for_is_named() -> None:
@@ -40,5 +40,5 @@ def test_router_with_more_links_than_the_kernel_has_room_for_is_named() -> None:
 
 
 def test_unknown_plane_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(TestbedError, match="no such plane; there are auto, direct"):
-        choose_plane("pigeon", _star(3), [])
+    with pytest.raises(TestbedError, match="no such plane; there are auto, direct, pim"):
+        choose_plane("pigeon", _star(3), [[]])

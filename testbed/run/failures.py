@@ -1,0 +1,137 @@
+"""What happens when core links go down during a run, and when they come back.
+
+At once, the trees that use a link that is down are carried over the shortest ways that are left, so that traffic
+returns within milliseconds; what was on its way is lost, and the links may carry more than they can. Then the schedule
+is planned again on what is left, and an epoch of its own follows at the next boundary. When links come back nothing is
+moved: the next epoch brings the better trees, and nothing is lost.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import networkx as nx
+
+from scheduler.errors import SchedulerError, SolverError, TopologyError
+from scheduler.plan import Plan
+from scheduler.topology import Topology
+from testbed.errors import TestbedError
+from testbed.multicast.groups import Tree
+from testbed.run.epochs import Epochs
+
+LinkPair = frozenset[str]
+"""The two routers that a core link joins."""
+
+# Ways that trees take already are preferred to others that are as long.
+_KEPT = 1 - 1e-6
+
+
+@dataclass(frozen=True)
+class Reaction:
+    """What was done about a change of the links. `reaction_ms`: until the routers had the new trees."""
+
+    at_ns: int
+    down: tuple[str, ...]
+    moved_trees: int
+    reaction_ms: float
+    cut_off: tuple[str, ...]
+    replanned_round_time_ms: float | None
+    trouble: str = ""
+
+
+class LinkFailures:
+    """Keeps a run going over the core links that are up. Calls may come from any thread."""
+
+    def __init__(
+        self,
+        topology: Topology,
+        epochs: Epochs,
+        plan: Callable[[Topology], Plan],
+        reroute: Callable[[frozenset[LinkPair]], None],
+        on_reaction: Callable[[Reaction], None],
+    ) -> None:
+        """`plan` plans the run's policy on a topology; `reroute` has unicast routes avoid links."""
+        self._topology = topology
+        self._epochs = epochs
+        self._plan = plan
+        self._reroute = reroute
+        self._on_reaction = on_reaction
+        self._lock = threading.Lock()
+        self._down: frozenset[LinkPair] = frozenset()
+        self.reactions: list[Reaction] = []
+
+    def links_are_down(self, down: Iterable[LinkPair]) -> None:
+        """React to exactly these core links being down. Raises MulticastError if routers do not take the new trees."""
+        with self._lock:
+            began = time.monotonic_ns()
+            before, self._down = self._down, frozenset(down)
+            if self._down == before:
+                return
+            left = [link for link in self._topology.links if frozenset(link.id) not in self._down]
+            moves = moved_trees(self._epochs.live_and_planned(), [link.id for link in left], self._topology)
+            if moves:
+                self._epochs.move(moves)
+            reaction_ms = (time.monotonic_ns() - began) / 1e6
+            names = tuple(sorted("-".join(sorted(pair)) for pair in self._down))
+            reaction = Reaction(began, names, len(moves), reaction_ms, _cut_off(self._topology, self._down), None)
+            self._reroute(self._down)
+            try:
+                plan = self._plan(replace(self._topology, links=tuple(left)))
+                self._epochs.request(plan)
+                reaction = replace(reaction, replanned_round_time_ms=plan.round_time_ms)
+            except TopologyError:
+                pass  # the graph is cut: `cut_off` says so
+            except (TestbedError, SchedulerError, SolverError) as error:
+                reaction = replace(reaction, trouble=str(error))
+            self.reactions.append(reaction)
+            self._on_reaction(reaction)
+
+    def disturbed(self, begin_ns: int, end_ns: int) -> bool:
+        """Whether links went down or came back in this time, or carried trees that were moved."""
+        if any(begin_ns <= reaction.at_ns <= end_ns for reaction in list(self.reactions)):
+            return True
+        return self._epochs.current.trees != self._epochs.all[self._epochs.current.number].trees
+
+
+def _cut_off(topology: Topology, down: frozenset[LinkPair]) -> tuple[str, ...]:
+    """The islands outside the largest part that still hangs together; none if nothing is cut."""
+    graph = nx.Graph()
+    graph.add_nodes_from(topology.nodes)
+    graph.add_edges_from(link.id for link in topology.links if frozenset(link.id) not in down)
+    parts = [part & set(topology.island_ids) for part in nx.connected_components(graph)]
+    largest = max(parts, key=len)
+    return tuple(island for island in topology.island_ids if island not in largest)
+
+
+def moved_trees(
+    trees: Sequence[tuple[Tree, Tree]], left: Sequence[tuple[str, str]], topology: Topology
+) -> dict[Tree, Tree]:
+    """The trees that must change, and into what, when only the links `left` are there.
+
+    `trees` has each tree as it is and as it was planned. All trees of one source address go the same ways afterwards,
+    as a router has one way back to an address. Receivers that cannot be reached are left out.
+    """
+    delays = {link.id: link.one_way_delay_ms for link in topology.links}
+    by_address: dict[str, list[tuple[Tree, Tree]]] = {}
+    for live, planned in trees:
+        by_address.setdefault(live.address, []).append((live, planned))
+    moves = {}
+    for of_address in by_address.values():
+        used = {link for live, _ in of_address for link in live.links}
+        whole = all(live.receivers == planned.receivers for live, planned in of_address)
+        if used <= set(left) and whole:
+            continue
+        source = of_address[0][0].source
+        graph = nx.DiGraph()
+        graph.add_node(source)
+        graph.add_weighted_edges_from((*link, delays[link] * (_KEPT if link in used else 1)) for link in left)
+        paths = nx.single_source_dijkstra_path(graph, source)
+        for live, planned in of_address:
+            receivers = tuple(receiver for receiver in planned.receivers if receiver in paths)
+            links = dict.fromkeys(link for receiver in receivers for link in pairwise(paths[receiver]))
+            moved = replace(live, receivers=receivers, links=tuple(links))
+            if (set(moved.links), receivers) != (set(live.links), live.receivers):
+                moves[live] = moved
+    return moves

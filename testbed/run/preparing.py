@@ -1,0 +1,124 @@
+"""From the settings of a run to everything that is decided before the machine is touched."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from agents.workloads import load_workload
+from agents.workloads.interface import Setting, Workload, value_count
+from aggregator.engine import EngineError
+from aggregator.engines import make_engine
+from scheduler.plan import Plan
+from scheduler.planner import plan as make_plan
+from scheduler.topology import Topology
+from testbed.errors import TestbedError
+from testbed.links.interface import Link, LinkKind
+from testbed.links.kinds import choose_link_kind
+from testbed.live.scenario import Event, load_scenario
+from testbed.live.settings import applied
+from testbed.multicast.groups import Tree
+from testbed.multicast.interface import MulticastPlane
+from testbed.multicast.planes import check_plane_name, choose_plane
+from testbed.network import naming
+from testbed.network.emulated import emulated_links
+from testbed.policies import find_policy
+from testbed.run.frames import Framing, frame_payload
+from testbed.run.machine import check_machine
+from testbed.run.program import Epoch, make_epoch
+from testbed.run.rundir import check_run_directory
+from testbed.run.settings import NUMBER_FORMATS, RunSettings
+from testbed.topology.load import load_topology
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Everything decided before the machine is touched. `changes`: the plans of later epochs, by their first rounds."""
+
+    settings: RunSettings
+    topology: Topology
+    plan: Plan
+    changes: Mapping[int, Plan]
+    framing: Framing
+    epoch: Epoch
+    workload: Workload
+    links: tuple[Link, ...]
+    link_kind: LinkKind
+    plane: MulticastPlane
+    scenario: tuple[Event, ...]
+
+    def make_epoch(self, number: int, plan: Plan, live: list[Tree], used_groups: set[str]) -> Epoch:
+        """A further epoch of the run, beside the trees that are live, on groups that were not used if possible."""
+        settings, scale = self.settings, self.settings.scale
+        hosts, copies = settings.hosts_per_island, settings.copies
+        return make_epoch(number, plan, self.topology, self.framing, scale, hosts, copies, live, used_groups)
+
+
+def prepare(settings: RunSettings) -> Prepared:
+    """Check the settings against everything there is. Raises TestbedError or SchedulerError; changes nothing."""
+    topology = load_topology(settings.topology)
+    naming.check_names(topology)
+    try:
+        workload = load_workload(settings.workload)
+    except ValueError as error:
+        raise TestbedError(f"--workload: {error}") from error
+    _check_engine(settings)
+    check_run_directory(settings.out)
+    check_plane_name(settings.multicast)
+    plan = plan_policy(settings, topology, settings.policy)
+    changes = {number: plan_policy(settings, topology, policy) for number, policy in settings.policy_schedule}
+    framing = frame_payload(settings.scale.size_bytes(settings.payload_gb))
+    needed = value_count(workload.tensors(Setting(Path(), settings.seed, len(topology.islands), framing.values)))
+    if needed > framing.values:
+        raise TestbedError(
+            f"workload {settings.workload} has {needed} values, but a payload of {settings.payload_gb:g} GB at rate "
+            f"scale {settings.scale.rate_scale:g} carries {framing.values}; raise --payload-gb or --rate-scale"
+        )
+    hosts, copies = settings.hosts_per_island, settings.copies
+    naming.check_hosts(hosts)
+    epoch = make_epoch(0, plan, topology, framing, settings.scale, hosts, copies)
+    built = emulated_links(topology, settings.scale, settings.seed, hosts)
+    links = applied(built, settings.link_settings, settings.scale)
+    check_machine(len(naming.node_names(topology, hosts)))
+    link_kind = choose_link_kind(settings.links, links)
+    scenario = load_scenario(settings.scenario, links, link_kind, settings.scale) if settings.scenario else ()
+    # Two epochs are live at once while one follows the other.
+    trees, live = [epoch.distinct_trees()], epoch.distinct_trees()
+    for number in sorted(changes):
+        new = make_epoch(0, changes[number], topology, framing, settings.scale, hosts, copies, live).distinct_trees()
+        trees.append([*live, *new])
+        live = new
+    plane = choose_plane(settings.multicast, topology, trees)
+    return Prepared(settings, topology, plan, changes, framing, epoch, workload, links, link_kind, plane, scenario)
+
+
+def _check_engine(settings: RunSettings) -> None:
+    """Raise TestbedError unless the engine is there, and the one in use can do what is asked."""
+    try:
+        make_engine(settings.engine)
+        capabilities = make_engine(settings.engine_in_use).capabilities()
+    except EngineError as error:
+        raise TestbedError(f"--engine: {error}") from error
+    if settings.edge.collision not in capabilities.collision_policies:
+        known = ", ".join(capabilities.collision_policies)
+        raise TestbedError(f"--collision {settings.edge.collision}: engine {settings.engine_in_use} has only {known}")
+    if NUMBER_FORMATS[settings.number_format] not in capabilities.number_formats:
+        raise TestbedError(f"--number-format {settings.number_format}: engine {settings.engine_in_use} cannot add it")
+    if settings.edge.slots_per_source > 1:
+        raise TestbedError(f"--slots-per-source {settings.edge.slots_per_source:g}: a share is at most 1")
+
+
+def plan_policy(settings: RunSettings, topology: Topology, policy: str) -> Plan:
+    """The plan of a policy as the run's settings want it. Raises TestbedError if it cannot run, or SchedulerError."""
+    plan = make_plan(
+        topology,
+        find_policy(policy),
+        memory_gb=settings.memory_gb,
+        payload_gb=settings.payload_gb,
+        multicast="unicast" if settings.copies else "direct",
+        aggregation=settings.aggregation,
+        trees=settings.trees,
+        seed=settings.seed,
+    )
+    if not plan.feasible:
+        raise TestbedError(f"policy {policy} cannot run with {settings.memory_gb:g} GB: {plan.reason}")
+    return plan

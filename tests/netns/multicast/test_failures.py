@@ -1,0 +1,113 @@
+"""A core link goes down in the middle of a round, and comes back."""
+
+import io
+import json
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from testbed.multicast.frr import missing_package
+from testbed.run.experiment import Running, Watchers, run_experiment
+from testbed.run.settings import RunSettings
+from tests.netns.testbed.command import leftovers
+
+NEEDS_FRR = pytest.mark.skipif(missing_package() is not None, reason=str(missing_package()))
+ATLANTIC = {"nyc", "chi", "lax"}, {"lon", "fra", "ams"}
+INTO_ROUND_S = 0.25
+PATIENCE_S = 60
+
+
+class LinkSwitch:
+    """Takes links down and up in given rounds, from a thread of its own."""
+
+    def __init__(self, changes: list[tuple[int, list[tuple[str, str]]]]) -> None:
+        """`changes`: (round, links that are then down)."""
+        self._changes = changes
+        self.error: BaseException | None = None
+
+    def __call__(self, running: Running) -> None:
+        self._thread = threading.Thread(target=self._act, args=(running,))
+        self._thread.start()
+
+    def _act(self, running: Running) -> None:
+        try:
+            down: set[tuple[str, str]] = set()
+            for round_number, wanted in self._changes:
+                deadline = time.monotonic() + PATIENCE_S
+                while running.progress.round < round_number:
+                    assert time.monotonic() < deadline
+                    time.sleep(0.005)
+                time.sleep(max(running.progress.start_ns / 1e9 - time.monotonic(), 0) + INTO_ROUND_S)
+                for a, b in down ^ set(wanted):
+                    running.network.links.set_up(a, b, (a, b) not in wanted)
+                down = set(wanted)
+                running.failures.links_are_down([frozenset(pair) for pair in down])
+        except BaseException as error:
+            self.error = error
+
+    def finish(self) -> None:
+        self._thread.join(PATIENCE_S)
+        assert self.error is None
+
+
+def run_with(switch: LinkSwitch, run_dir: Path, **settings: Any) -> dict[str, Any]:
+    console = Console(file=io.StringIO())
+    summary = run_experiment(
+        RunSettings(workload="synthetic", out=run_dir, **settings), console, Watchers(during=switch)
+    )
+    switch.finish()
+    return summary
+
+
+def rounds_of(run_dir: Path) -> list[dict[str, Any]]:
+    lines = (run_dir / "events.jsonl").read_text(encoding="utf-8").splitlines()
+    return [event for event in map(json.loads, lines) if event["event"] == "round"]
+
+
+# Never less than what is in flight on the link (40 ms); how much more is up to the plane, and to this machine.
+@pytest.mark.parametrize(("plane", "longest_ms"), [("direct", 150), pytest.param("pim", 450, marks=NEEDS_FRR)])
+def test_traffic_returns_and_later_rounds_are_whole(plane: str, longest_ms: float, tmp_path: Path) -> None:
+    before = leftovers()
+    switch = LinkSwitch([(1, [("nyc", "lon")]), (3, [])])
+    summary = run_with(switch, tmp_path / "run", multicast=plane, rounds=7)
+    rounds = rounds_of(tmp_path / "run")
+    whole = [all(report["delivered"] == report["expected"] for report in event["done"].values()) for event in rounds]
+    assert whole[0]
+    assert not whole[1]
+    assert whole[3:] == [True] * 4  # the link comes back in round 3, and costs nothing
+    assert [event["digests_equal"] for event in rounds[3:]] == [True] * 4
+    assert summary["exact"] is True
+    assert [epoch["epoch"] for epoch in summary["epochs"]] == [0, 1, 2]
+    assert [failure["down"] for failure in summary["link_failures"]] == [("lon-nyc",), ()]
+
+    outages = [outage for outage in summary["outages"] if outage["round"] == 1]
+    hurt = {(outage["source"], outage["receiver"]) for outage in outages}
+    across = {(a, b) for left, right in (ATLANTIC, ATLANTIC[::-1]) for a in left for b in right}
+    assert across <= hurt
+    assert all(0 < outage["outage_ms"] <= longest_ms for outage in outages)
+    lost = sum(outage["missing_chunks"] for outage in summary["outages"])
+    assert lost == summary["contributions"]["lost"] > 0
+    assert leftovers() == before
+
+
+def test_a_cut_network_gives_partial_rounds_and_says_why(tmp_path: Path) -> None:
+    pacific = [("lax", "tyo"), ("lax", "hkg"), ("fra", "sin")]
+    switch = LinkSwitch([(1, pacific), (2, [])])
+    summary = run_with(switch, tmp_path / "run", multicast="direct", rounds=5)
+    asia = {"tyo", "hkg", "sin"}
+    assert set(summary["link_failures"][0]["cut_off"]) == asia
+    assert any("tyo, hkg, sin cannot be reached: rounds are partial" in warning for warning in summary["warnings"])
+    rounds = rounds_of(tmp_path / "run")
+    delivered = [sum(report["delivered"] for report in event["done"].values()) for event in rounds]
+    expected = [sum(report["expected"] for report in event["done"].values()) for event in rounds]
+    assert delivered[0] == expected[0]
+    assert delivered[1] < expected[1]
+    assert delivered[-1] == expected[-1]
+    assert rounds[-1]["digests_equal"]
+    assert summary["exact"] is True
+    cut = {(outage["source"] in asia, outage["receiver"] in asia) for outage in summary["outages"]}
+    assert cut <= {(True, False), (False, True)}
