@@ -69,7 +69,7 @@ class StrainGauge:
     def read(self, record: RoundRecord) -> Strain:
         """The strain of the round that has just ended."""
         waits_ns = {name: now - self._waits_ns.get(name, now) for name, now in self._read_waits().items()}
-        return strain_of(record, record.before, record.after, waits_ns, self._scale)
+        return strain_of(record, waits_ns, self._scale)
 
     def _read_waits(self) -> dict[str, int]:
         """How long the threads of each process have been ready to run without a processor, in ns: the worst thread."""
@@ -83,10 +83,9 @@ class StrainGauge:
         return waits
 
 
-def strain_of(
-    record: RoundRecord, before: Counters, after: Counters, waits_ns: Mapping[str, int], scale: Scale
-) -> Strain:
-    """What the machine did to a round, by the links' counters before and after it and the processes' own reports."""
+def strain_of(record: RoundRecord, waits_ns: Mapping[str, int], scale: Scale) -> Strain:
+    """What the machine did to a round, by the links' counters around it and the processes' own reports."""
+    before, after = record.before, record.after
     lateness = {ends: now.lateness.since(before[ends].lateness) for ends, now in after.items()}
     worst = max(lateness, key=lambda ends: _longest_ns(lateness[ends]), default=("", ""))
     sends_us = [report["send_lateness_us"] for report in record.done.values()]

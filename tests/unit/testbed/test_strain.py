@@ -40,6 +40,10 @@ def strain(
     """A round of 500 ms on two directions, of which one carried nothing."""
     scale = scale or Scale()
     report: dict[str, Any] = {"send_lateness_us": {"median": 1.0, "p99": late_us[0], "max": late_us[1]}}
+    nothing = counters(Lateness())
+    before = {("nyc", "lon"): counters(QUIET), ("lon", "nyc"): nothing}
+    passed = Lateness(tuple(sorted(_add(QUIET, lateness).items())))
+    after = {("nyc", "lon"): counters(passed, dropped_other), ("lon", "nyc"): nothing}
     record = RoundRecord(
         number=0,
         epoch=0,
@@ -48,7 +52,7 @@ def strain(
         completion_ns=scale.emulated_ns(500),
         planned_ns=scale.emulated_ns(490),
         packetisation_ns=0,
-        done={"nyc": {**report, "socket_overflows": 0}},
+        done={"nyc-h1": {**report, "socket_overflows": 0}},
         retired={"nyc": {"socket_overflows": overflows}},
         ready={},
         restarts=(),
@@ -56,12 +60,13 @@ def strain(
         exact=True,
         digests_equal=True,
         mixing=np.eye(1),
+        lan_exchange_ns=0,
+        before=before,
+        after=after,
+        disturbed=False,
+        outages=(),
     )
-    nothing = counters(Lateness())
-    before = {("nyc", "lon"): counters(QUIET), ("lon", "nyc"): nothing}
-    passed = Lateness(tuple(sorted(_add(QUIET, lateness).items())))
-    after = {("nyc", "lon"): counters(passed, dropped_other), ("lon", "nyc"): nothing}
-    return strain_of(record, before, after, {"edge-nyc": round(wait_ms * 1e6), "edge-lon": 1}, scale)
+    return strain_of(record, {"edge-nyc": round(wait_ms * 1e6), "edge-lon": 1}, scale)
 
 
 def _add(one: Lateness, other: Lateness) -> dict[int, int]:
