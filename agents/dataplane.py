@@ -10,13 +10,13 @@ import gc
 import os
 import select
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from agents._pacer import Pacer
 from agents.exchange_area import ExchangeArea, map_exchange_area
@@ -232,6 +232,7 @@ class DataPlane:
         counts["socket_overflows"] = dropped - self._overflows
         self._late, self._refused, self._overflows = 0, 0, dropped
         sends = current.phase.group is not None
+        lateness_ns = np.asarray(self._pacer.lateness_ns() if sends else [], np.int64)
         return {
             "completed_ns": current.last_taken_ns or current.when_nothing_came_ns,
             "chunks": receiver.chunks,
@@ -240,13 +241,20 @@ class DataPlane:
             **counts,
             "sent": self._pacer.sent if sends else 0,
             "send_retries": self._pacer.retries if sends else 0,
-            "send_lateness_us": _lateness_us(self._pacer.lateness_ns() if sends else []),
+            "send_lateness_us": _lateness_us(lateness_ns),
+            "send_lateness_histogram": _histogram(lateness_ns),
         }
 
 
-def _lateness_us(lateness_ns: memoryview | Sequence[int]) -> dict[str, float]:
+def _histogram(lateness_ns: NDArray[np.int64]) -> list[list[int]]:
+    """[upper bound in µs, frames] for powers of two; empty ones are left out."""
+    exponents = np.ceil(np.log2(np.maximum(lateness_ns / 1000, 1))).astype(int)
+    return [[1 << exponent, count] for exponent, count in enumerate(np.bincount(exponents).tolist()) if count]
+
+
+def _lateness_us(lateness_ns: NDArray[np.int64]) -> dict[str, float]:
     """Median, 99th percentile (nearest rank) and maximum, in µs; zeros if nothing was sent."""
-    ordered = np.sort(np.asarray(lateness_ns, np.int64)) / 1000
+    ordered = np.sort(lateness_ns) / 1000
     if not len(ordered):
         return {"median": 0.0, "p99": 0.0, "max": 0.0}
     ranks = {"median": 0.5, "p99": 0.99, "max": 1.0}

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 
 from aggregator.deadlines import DEADLINE_POLICIES
-from testbed.commands.arguments import number, whole_number
+from testbed.commands.arguments import add_impairment_options, number, whole_number
 from testbed.run.experiment import run_experiment
 from testbed.run.settings import NUMBER_FORMATS, EdgeSettings, RunSettings
 from testbed.run.summary import passed, print_table
@@ -44,7 +44,7 @@ def add_parser(commands: Any) -> None:
         default=defaults.scale.time_dilation,
         help="factor on all times, for slow machines; results are printed undilated",
     )
-    option("--links", default=defaults.links, metavar="KIND", help="how links are emulated: auto or delayline")
+    option("--links", default=defaults.links, metavar="KIND", help="how links are emulated: auto, netem or delayline")
     option("--multicast", default=defaults.multicast, metavar="PLANE", help="who installs the trees: auto or direct")
     option(
         "--engine", default=defaults.engine, metavar="NAME|PATH", help="the aggregator's engine, or a library of one"
@@ -93,6 +93,8 @@ def add_parser(commands: Any) -> None:
         help="fixed: exact integer sums; f32: for comparison, its sums depend on the order of arrival",
     )
     option("--tags", action="store_true", help="give every packet a keyed tag, and refuse those without")
+    add_impairment_options(parser)
+    option("--scenario", type=Path, metavar="FILE", help="what happens to the links during the run (docs/scenarios.md)")
     option("--seed", type=whole_number(0), default=defaults.seed, help="seed of everything random")
     option("--out", type=Path, metavar="DIR", help="the run directory (default: runs/<UTC time>-<policy>)")
     option("--strict", action="store_true", help="exit 1 also when the median round is more than 5 %% off its plan")
@@ -122,6 +124,8 @@ def execute(arguments: argparse.Namespace) -> int:
             slots_per_source=arguments.slots_per_source,
             engine_load_time_s=arguments.engine_load_time_s,
         ),
+        link_settings=tuple(arguments.link_settings),
+        scenario=arguments.scenario,
         seed=arguments.seed,
         out=arguments.out,
         strict=arguments.strict,

@@ -63,6 +63,7 @@ def emulated_links(topology: Topology, scale: Scale, seed: int) -> tuple[Link, .
             )
         )
     for island in topology.islands:
+        own_seed = seed + 2 * len(links)
         delay_ns = scale.emulated_ns(island.access_one_way_delay_ms)
         up, down = scale.rate_bps(island.access_up_gbps), scale.rate_bps(island.access_down_gbps)
         edge, host = naming.edge_name(island.id), naming.host_name(island.id)
@@ -71,8 +72,8 @@ def emulated_links(topology: Topology, scale: Scale, seed: int) -> tuple[Link, .
                 f"{edge}-{host}",
                 LinkEnd(edge, naming.EDGE_TO_HOST),
                 LinkEnd(host, naming.HOST_TO_EDGE),
-                Direction(delay_ns, down, default_queue_bytes(down)),
-                Direction(delay_ns, up, default_queue_bytes(up)),
+                Direction(delay_ns, down, default_queue_bytes(down), seed=own_seed),
+                Direction(delay_ns, up, default_queue_bytes(up), seed=own_seed + 1),
             )
         )
     return tuple(links)

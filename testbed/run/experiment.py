@@ -1,9 +1,7 @@
 """One experiment from its settings to its summary: plan, build, prove, run, measure, clean up."""
 
-import signal
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,13 +15,19 @@ from aggregator.engines import make_engine
 from scheduler.plan import Plan, plan_to_json
 from scheduler.planner import plan as make_plan
 from scheduler.topology import Topology
-from testbed.errors import TestbedError
+from testbed.errors import RunFailed, TestbedError
 from testbed.links.interface import Link, LinkKind
 from testbed.links.kinds import choose_link_kind
+from testbed.live.links import LiveLinks
+from testbed.live.protocol import socket_path
+from testbed.live.running import LiveRun
+from testbed.live.scenario import Event, load_scenario
+from testbed.live.server import ControlServer
+from testbed.live.settings import applied
 from testbed.multicast.interface import MulticastPlane
 from testbed.multicast.planes import choose_plane
 from testbed.network import naming
-from testbed.network.emulated import build_network, emulated_links
+from testbed.network.emulated import EmulatedNetwork, build_network, emulated_links
 from testbed.policies import find_policy
 from testbed.run.accounting import link_loads, planned_bytes, unsummed_bytes
 from testbed.run.frames import Framing, frame_payload
@@ -35,10 +39,12 @@ from testbed.run.rounds import TRAINING_TIMEOUT_S, RoundRecord, run_rounds
 from testbed.run.rundir import RunDirectory, check_run_directory, make_run_directory
 from testbed.run.settings import NUMBER_FORMATS, RunSettings
 from testbed.run.startup import StartUp, announce_epoch, memory_budget, start_processes
-from testbed.run.state import RunState, mark_run, new_run, release_run
+from testbed.run.state import RunState, marked_run
+from testbed.run.strain import Strain, StrainGauge, strain_to_json
 from testbed.run.summary import Outcome, summarise
 from testbed.topology.files import topology_to_json
 from testbed.topology.load import load_topology
+from testbed.verify.check import check_links_quickly
 
 
 @dataclass(frozen=True)
@@ -54,6 +60,7 @@ class Prepared:
     links: tuple[Link, ...]
     link_kind: LinkKind
     plane: MulticastPlane
+    scenario: tuple[Event, ...]
 
 
 def run_experiment(settings: RunSettings, console: Console) -> dict[str, Any]:
@@ -68,7 +75,7 @@ def run_experiment(settings: RunSettings, console: Console) -> dict[str, Any]:
         f"T = {prepared.plan.round_time_ms:.1f} ms; links {prepared.link_kind.name}, multicast {prepared.plane.name}"
     )
     run_dir = make_run_directory(settings.out, settings.policy)
-    with _marked_run(run_dir) as state:
+    with marked_run(run_dir.path, run_dir.give_to_caller) as state:
         run_dir.manifest(settings, state.run_id, topology_to_json(prepared.topology), plan_to_json(prepared.plan))
         run_dir.event("planned", policy=settings.policy, round_time_ms=prepared.plan.round_time_ms)
         summary = _run(prepared, state, run_dir, console)
@@ -98,11 +105,12 @@ def prepare(settings: RunSettings) -> Prepared:
             f"scale {settings.scale.rate_scale:g} carries {framing.values}; raise --payload-gb or --rate-scale"
         )
     epoch = make_epoch(0, plan, topology, framing, settings.scale)
-    links = emulated_links(topology, settings.scale, settings.seed)
+    links = applied(emulated_links(topology, settings.scale, settings.seed), settings.link_settings, settings.scale)
     check_machine(3 * len(topology.islands) + len(topology.transits))
     link_kind = choose_link_kind(settings.links, links)
+    scenario = load_scenario(settings.scenario, links, link_kind, settings.scale) if settings.scenario else ()
     plane = choose_plane(settings.multicast, topology, epoch.trees.values())
-    return Prepared(settings, topology, plan, framing, epoch, workload, links, link_kind, plane)
+    return Prepared(settings, topology, plan, framing, epoch, workload, links, link_kind, plane, scenario)
 
 
 def _check_engine(settings: RunSettings) -> None:
@@ -120,21 +128,6 @@ def _check_engine(settings: RunSettings) -> None:
         raise TestbedError(f"--slots-per-source {settings.edge.slots_per_source:g}: a share is at most 1")
 
 
-@contextmanager
-def _marked_run(run_dir: RunDirectory) -> Iterator[RunState]:
-    """Mark the run on the machine; on the way out nothing of it remains, however it ended."""
-    state = new_run()
-    try:
-        mark_run(state, run_dir.path)
-        yield state
-    finally:
-        # The user's second Ctrl-C must not stop the clean-up that the first one started.
-        previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
-        release_run(state.run_id)
-        run_dir.give_to_caller()
-        signal.signal(signal.SIGINT, previous)
-
-
 def _run(prepared: Prepared, state: RunState, run_dir: RunDirectory, console: Console) -> dict[str, Any]:
     settings, topology, epoch = prepared.settings, prepared.topology, prepared.epoch
     began = time.monotonic()
@@ -150,9 +143,13 @@ def _run(prepared: Prepared, state: RunState, run_dir: RunDirectory, console: Co
             f"{len(set(epoch.trees.values()))} trees in {(time.monotonic() - built) * 1e3:.0f} ms"
         )
         run_dir.event("network_built", nodes=len(network.pids), links=len(prepared.links))
+        _check_links(prepared, network, run_dir, console)
 
         fleet = Fleet(run_dir.logs)
         undo.callback(fleet.stop)
+        live = _go_live(prepared, network, fleet, state, run_dir)
+        server = ControlServer(socket_path(state.directory), state.run_id, fleet, live.commands())
+        undo.callback(server.close)
         start_up = StartUp(topology, epoch, prepared.framing, prepared.workload, settings, network, state, run_dir.logs)
         started = start_processes(fleet, start_up)
         announce_epoch(fleet, start_up)
@@ -166,7 +163,18 @@ def _run(prepared: Prepared, state: RunState, run_dir: RunDirectory, console: Co
         )
         run_dir.event("probed", paths=[vars(path) for path in paths])
 
-        counters_before = network.links.counters()
+        gauge = StrainGauge(network.links, [*fleet.of("edge"), *fleet.of("dataplane")], settings.scale)
+        counters_before = gauge.counters
+        strains: list[Strain] = []
+
+        def round_started(number: int, start_ns: int) -> None:
+            gauge.begin()
+            live.round_started(number, start_ns)
+
+        def take_down(record: RoundRecord) -> None:
+            strains.append(gauge.read(record))
+            _report_round(record, strains[-1], prepared, run_dir, console)
+
         records = run_rounds(
             fleet,
             epoch,
@@ -174,15 +182,17 @@ def _run(prepared: Prepared, state: RunState, run_dir: RunDirectory, console: Co
             settings.rounds,
             settings.scale.time_dilation,
             NUMBER_FORMATS[settings.number_format],
-            lambda record: _report_round(record, prepared, run_dir, console),
+            round_started,
+            take_down,
         )
-        counters_after = network.links.counters()
+        warnings = [*started.warnings, *network.links.warnings, *live.rounds_done()]
+        counters_after = gauge.counters
         fleet.send(fleet.of("trainer"), "evaluate")
         evaluated = fleet.gather(fleet.of("trainer"), "evaluated", TRAINING_TIMEOUT_S * settings.scale.time_dilation)
         planned = planned_bytes(epoch, topology, prepared.framing, [record.phase for record in records])
         for direction, extra in unsummed_bytes(records, prepared.framing).items():
             planned[direction] += extra
-        run_dir.rounds(records, settings.scale)
+        run_dir.rounds(records, strains, settings.scale)
         memory = memory_budget(topology, settings, prepared.framing)
         run_dir.memory(records, settings.scale, memory.slot_bytes)
         run_dir.event("finished", rounds=len(records))
@@ -191,23 +201,61 @@ def _run(prepared: Prepared, state: RunState, run_dir: RunDirectory, console: Co
                 settings=settings,
                 epoch=epoch,
                 records=records,
+                strains=strains,
                 loads=link_loads(planned, counters_before, counters_after),
                 evaluations={process.island: evaluated[process] for process in fleet.of("trainer")},
                 memory=memory,
                 links_kind=prepared.link_kind.name,
                 multicast_plane=prepared.plane.name,
                 run_dir=str(run_dir.path),
-                warnings=started.warnings,
+                warnings=warnings,
             )
         )
 
 
-def _report_round(record: RoundRecord, prepared: Prepared, run_dir: RunDirectory, console: Console) -> None:
+def _go_live(
+    prepared: Prepared, network: EmulatedNetwork, fleet: Fleet, state: RunState, run_dir: RunDirectory
+) -> LiveRun:
+    settings = prepared.settings
+    about = {
+        "run": state.run_id,
+        "topology": prepared.topology.name,
+        "policy": settings.policy,
+        "epoch": prepared.epoch.number,
+        "rounds": settings.rounds,
+        "links_kind": prepared.link_kind.name,
+        "multicast_plane": prepared.plane.name,
+        "run_dir": str(run_dir.path),
+    }
+    links = LiveLinks(prepared.links, network.links, settings.scale)
+    return LiveRun(about, links, prepared.scenario, fleet, run_dir, settings.scale)
+
+
+def _check_links(prepared: Prepared, network: EmulatedNetwork, run_dir: RunDirectory, console: Console) -> None:
+    """Raises RunFailed, before any traffic, if a link is not what was asked."""
+    began = time.monotonic()
+    findings = check_links_quickly(prepared.links, network.pids, prepared.settings.scale)
+    run_dir.event("links_checked", links=[finding.to_json() for finding in findings])
+    wrong = [finding for finding in findings if not finding.ok]
+    if wrong:
+        others = f" ({len(wrong) - 1} more directions are wrong, see events.jsonl)" if len(wrong) > 1 else ""
+        raise RunFailed(
+            f"link {wrong[0].link}: {'; '.join(wrong[0].wrong)}{others}; testbed verify measures them all; on a busy "
+            "machine try a larger --time-dilation"
+        )
+    console.print(f"links: {len(findings)} directions are what was asked, checked in {time.monotonic() - began:.2f} s")
+
+
+def _report_round(
+    record: RoundRecord, strain: Strain, prepared: Prepared, run_dir: RunDirectory, console: Console
+) -> None:
     scale, rounds = prepared.settings.scale, prepared.settings.rounds
     expected, delivered = record.total("expected"), record.total("delivered")
     right = "exact" if prepared.settings.number_format == "fixed" else "right but for rounding"
     verdict = f"sums {right}" if record.exact else "SUMS WRONG"
     verdict += ", digests equal" if record.digests_equal else ", DIGESTS DIFFER"
+    if strain.reasons:
+        verdict += f"; NOT TRUSTWORTHY: {'; '.join(strain.reasons)}"
     console.print(
         f"round {record.number + 1:>{len(str(rounds))}}/{rounds}: "
         f"{scale.undilated_ms(record.completion_ns):.1f} ms of {scale.undilated_ms(record.planned_ns):.1f} "
@@ -230,4 +278,5 @@ def _report_round(record: RoundRecord, prepared: Prepared, run_dir: RunDirectory
         retired=record.retired_without_occupancy(),
         prepared=record.ready,
         applied=record.applied,
+        strain=strain_to_json(strain),
     )

@@ -1,8 +1,11 @@
 """The processes of a run and the talk with them (docs/run-control.md)."""
 
+import heapq
+import itertools
 import os
 import select
 import selectors
+import socket
 import subprocess
 import sys
 import time
@@ -89,6 +92,8 @@ class Fleet:
     A process that was added with `start_again` is supervised: when it ends it is started again and told all that its
     predecessor was told; what that had not answered is answered by its successor. A process is known by role and
     island, so either of the two stands for both.
+
+    Whoever wants to be called meanwhile, from the thread that waits, registers with `watch` or `call_at`.
     """
 
     def __init__(self, log_dir: Path) -> None:
@@ -99,6 +104,8 @@ class Fleet:
         self._start_again: dict[Process, Callable[[], Process]] = {}
         self._scripts: dict[Process, Script] = {}
         self.restarts: list[Restart] = []
+        self._calls: list[tuple[int, int, Callable[[], None]]] = []
+        self._call_numbers = itertools.count()
 
     def add(self, process: Process, start_again: Callable[[], Process] | None = None) -> None:
         self._processes.append(process)
@@ -107,6 +114,17 @@ class Fleet:
             self._scripts[process] = Script()
         self._waiting[process] = []
         self._selector.register(process.channel, selectors.EVENT_READ, process)
+
+    def watch(self, fileobj: socket.socket, callback: Callable[[], None]) -> None:
+        """Call back whenever there is something to read."""
+        self._selector.register(fileobj, selectors.EVENT_READ, callback)
+
+    def unwatch(self, fileobj: socket.socket) -> None:
+        self._selector.unregister(fileobj)
+
+    def call_at(self, due_ns: int, callback: Callable[[], None]) -> None:
+        """Call back once, not before this time of CLOCK_MONOTONIC."""
+        heapq.heappush(self._calls, (due_ns, next(self._call_numbers), callback))
 
     def of(self, role: str) -> list[Process]:
         return [process for process in self._processes if process.role == role]
@@ -150,9 +168,20 @@ class Fleet:
             if remaining <= 0:
                 silent = ", ".join(process.name for process in wanted if process not in answers)
                 raise RunFailed(f"no {kind!r} from {silent} within {timeout_s:.0f} s; see {self._log_dir}")
-            # One at a time: taking a message may start a process again, which ends the channel of its predecessor.
-            for key, _ in self._selector.select(remaining)[:1]:
+            self._wait(remaining)
+
+    def _wait(self, at_most_s: float) -> None:
+        """Until something happens: a message is kept, a callback called."""
+        if self._calls:
+            at_most_s = min(at_most_s, max(self._calls[0][0] - time.monotonic_ns(), 0) / 1e9)
+        # One at a time: taking a message may start a process again, which ends the channel of its predecessor.
+        for key, _ in self._selector.select(at_most_s)[:1]:
+            if isinstance(key.data, Process):
                 self._receive(key.data)
+            else:
+                key.data()
+        while self._calls and self._calls[0][0] <= time.monotonic_ns():
+            heapq.heappop(self._calls)[2]()
 
     def _take(self, process: Process, kind: str) -> control.Message | None:
         messages = self._waiting[process]

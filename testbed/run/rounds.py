@@ -65,9 +65,13 @@ def run_rounds(
     rounds: int,
     time_dilation: float,
     number_format: int,
+    on_start: Callable[[int, int], None],
     on_round: Callable[[RoundRecord], None],
 ) -> list[RoundRecord]:
-    """Run `rounds` rounds of `epoch` and check each. Raises RunFailed."""
+    """Run `rounds` rounds of `epoch` and check each; tells when a round (number, start in ns) starts and what it was.
+
+    Raises RunFailed.
+    """
     trainers, data_planes, edges = fleet.of("trainer"), fleet.of("dataplane"), fleet.of("edge")
     training_timeout_s = TRAINING_TIMEOUT_S * time_dilation
     answer_timeout_s = ANSWER_TIMEOUT_S * time_dilation
@@ -85,6 +89,7 @@ def run_rounds(
         next_start_ns = start_ns + epoch.period_ns
         give_up_ns = start_ns + phase.give_up_ns
         fleet.send(data_planes, "start", round=number, start_ns=start_ns, give_up_ns=give_up_ns)
+        on_start(number, start_ns)
         until_give_up_s = (give_up_ns - time.monotonic_ns()) / 1e9
         done = fleet.gather(data_planes, "done", until_give_up_s + answer_timeout_s)
         fleet.send(edges, "retire", round=number)

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from aggregator.engines import default_engine
+from testbed.live.settings import LinkSetting
 from testbed.scale import Scale
 
 REFERENCE_PAYLOAD_GB = 1.692  # fitted, together with the delays of nine-city
@@ -43,6 +44,8 @@ class RunSettings:
     number_format: str = "fixed"
     tags: bool = False
     edge: EdgeSettings = field(default_factory=EdgeSettings)
+    link_settings: tuple[LinkSetting, ...] = ()
+    scenario: Path | None = None
     seed: int = 1
     out: Path | None = None
     strict: bool = False

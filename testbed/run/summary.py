@@ -15,6 +15,7 @@ from testbed.run.program import Epoch
 from testbed.run.rounds import RoundRecord
 from testbed.run.settings import RunSettings
 from testbed.run.startup import MemoryBudget
+from testbed.run.strain import Strain, suggestion
 from testbed.run.verification import measured_lifetime
 
 STRICT_RATIO = 0.05
@@ -32,6 +33,7 @@ class Outcome:
     settings: RunSettings
     epoch: Epoch
     records: Sequence[RoundRecord]
+    strains: Sequence[Strain]
     loads: Sequence[LinkLoad]
     evaluations: Mapping[str, Mapping[str, Any]]
     memory: MemoryBudget
@@ -61,6 +63,14 @@ def summarise(outcome: Outcome) -> dict[str, Any]:
     digests_equal = all(record.digests_equal for record in records)
     warnings = list(outcome.warnings)
     warnings += _troubles(outcome)
+    untrusted = _untrusted(outcome)
+    if untrusted:
+        strained = [strain for strain in outcome.strains if not strain.trustworthy]
+        warnings.append(
+            f"{len(untrusted)} of {len(records)} rounds are not trustworthy, this machine could not keep up; "
+            f"the first, round {untrusted[0]['round'] + 1}: {untrusted[0]['reasons'][0]}; "
+            f"try {suggestion(strained, scale)}"
+        )
     lost = expected - delivered
     if lost:
         warnings.append(f"{lost} contributions were lost")
@@ -101,6 +111,8 @@ def summarise(outcome: Outcome) -> dict[str, Any]:
             "period_ms": statistics.median(periods_ms) if periods_ms else None,
             "mean_divergence_lifetime_rounds": measured_lifetime([record.mixing for record in records], period),
         },
+        "trustworthy": not untrusted,
+        "untrusted_rounds": untrusted,
         "exact": exact,
         "digests_equal": digests_equal,
         "contributions": {"sent": expected, "delivered": delivered, "lost": lost, "repaired": 0},
@@ -114,7 +126,7 @@ def summarise(outcome: Outcome) -> dict[str, Any]:
             for name in ("saturated", "non_finite", "denormal")
         },
         "edge_restarts": sum(len(record.restarts) for record in records),
-        "send_lateness_us": _worst_lateness(records),
+        "send_lateness_us": _send_lateness(records),
         "links_kind": outcome.links_kind,
         "multicast_plane": outcome.multicast_plane,
         "aggregation": "edge",
@@ -163,6 +175,14 @@ def _memory(outcome: Outcome) -> dict[str, Any]:
     }
 
 
+def _untrusted(outcome: Outcome) -> list[dict[str, Any]]:
+    return [
+        {"round": record.number, "reasons": list(strain.reasons)}
+        for record, strain in zip(outcome.records, outcome.strains, strict=True)
+        if not strain.trustworthy
+    ]
+
+
 def _troubles(outcome: Outcome) -> list[str]:
     """What went wrong at hosts and edges beside losses, in words."""
     records = outcome.records
@@ -187,13 +207,6 @@ def _troubles(outcome: Outcome) -> list[str]:
         edge = outcome.settings.edge
         what = "old sums gave way" if edge.collision == "evict-old" else "contributions passed unsummed"
         troubles.append(f"edges had too few slots in {rounds} rounds: {collisions} {what} (collisions)")
-    overflows = sum(
-        int(report["socket_overflows"])
-        for record in records
-        for report in (*record.done.values(), *record.retired.values())
-    )
-    if overflows:
-        troubles.append(f"{overflows} datagrams overflowed a socket: this machine is too busy; try --time-dilation 2")
     values = [report for record in records for report in record.ready.values()]
     for name, text in _VALUE_TROUBLES.items():
         count = sum(int(report[name]) for report in values)
@@ -202,10 +215,28 @@ def _troubles(outcome: Outcome) -> list[str]:
     return troubles
 
 
-def _worst_lateness(records: Sequence[RoundRecord]) -> dict[str, float]:
-    """The worst of all data planes' figures, round by round."""
-    reports = [report["send_lateness_us"] for record in records for report in record.done.values()]
-    return {name: max(report[name] for report in reports) for name in ("median", "p99", "max")}
+def _send_lateness(records: Sequence[RoundRecord]) -> dict[str, Any]:
+    """The worst of all data planes' figures, round by round, and the histogram of all frames."""
+    done = [report for record in records for report in record.done.values()]
+    worst = {name: max(report["send_lateness_us"][name] for report in done) for name in ("median", "p99", "max")}
+    frames: dict[int, int] = {}
+    for report in done:
+        for bound_us, count in report["send_lateness_histogram"]:
+            frames[bound_us] = frames.get(bound_us, 0) + count
+    return {**worst, "histogram": [list(bucket) for bucket in sorted(frames.items())]}
+
+
+def _shares(histogram: Sequence[Sequence[int]]) -> str:
+    """How many of all frames were at most so late, until that is nearly all."""
+    total = sum(count for _, count in histogram)
+    shares, passed = [], 0
+    for bound_us, count in histogram:
+        passed += count
+        if passed >= 0.1 * total:
+            shares.append(f"{passed / total:.1%} ≤ {bound_us}")
+        if passed >= 0.999 * total:
+            break
+    return ", ".join(shares[-4:])
 
 
 def _distribution(values: Sequence[float]) -> dict[str, float]:
@@ -253,8 +284,11 @@ def print_table(console: Console, summary: Mapping[str, Any]) -> None:
     table.add_row("sums exact", "yes", "no: f32, within rounding" if exact is None else _yes(exact))
     equal = "no: f32" if exact is None and not summary["digests_equal"] else _yes(summary["digests_equal"])
     table.add_row("digests equal in each clique", "yes", equal)
+    trusted = summary["rounds"] - len(summary["untrusted_rounds"])
+    table.add_row("rounds that this machine kept up with", str(summary["rounds"]), str(trusted))
     lateness = summary["send_lateness_us"]
     table.add_row("send lateness, µs", "0", f"p99 {lateness['p99']:.0f}, max {lateness['max']:.0f}")
+    table.add_row("  of all frames, µs", "", _shares(lateness["histogram"]))
     carried = [load for load in summary["links"] if load["planned_bytes"]]
     error = max((abs(load["measured_bytes"] / load["planned_bytes"] - 1) for load in carried), default=0.0)
     table.add_row("bytes on links, worst error", "0 %", f"{error:.2%}")
