@@ -11,7 +11,7 @@ from testbed.verify.ports import Ports
 # Few probes and short bursts on a machine that may be busy: enough to find physics that is not what was asked.
 _QUICK_TOLERANCE = Tolerance(delay_ms=1.0, delay_share=0.02, rate_share=0.15, rate_must_be_measured=False)
 # What is wrong only while something else has the processors is found right by the next try.
-_QUICK_TRIES = 3
+_QUICK_TRIES = 6
 
 
 def check_links(links: Sequence[Link], pids: Mapping[str, int], scale: Scale) -> list[Finding]:
