@@ -163,7 +163,7 @@ def _run(prepared: Prepared, state: RunState, run_dir: RunDirectory, console: Co
         )
         run_dir.event("probed", paths=[vars(path) for path in paths])
 
-        gauge = StrainGauge(network.links, [*fleet.of("edge"), *fleet.of("dataplane")], settings.scale)
+        gauge = StrainGauge(network.links, fleet, settings.scale)
         counters_before = gauge.counters
         strains: list[Strain] = []
 
