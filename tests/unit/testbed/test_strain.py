@@ -49,8 +49,6 @@ def strain(
         completion_ns=scale.emulated_ns(500),
         planned_ns=scale.emulated_ns(490),
         packetisation_ns=0,
-        ready={},
-        restarts=(),
         done={"nyc": {**report, "socket_overflows": 0}},
         retired={"nyc": {"socket_overflows": overflows}},
         ready={},
