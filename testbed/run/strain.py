@@ -23,8 +23,7 @@ MOST_LINK_LATENESS_P99_MS = 1.0
 MOST_LINK_LATENESS_MS = 10.0
 MOST_SEND_LATENESS_P99_MS = 1.0
 MOST_SEND_LATENESS_MS = 10.0
-MOST_CPU_WAIT_SHARE = 0.5
-MOST_CPU_WAIT_MEAN_MS = 1.0
+MOST_CPU_WAIT_MEAN_MS = 0.4
 
 
 @dataclass(frozen=True)
@@ -132,7 +131,6 @@ def suggestion(strains: Sequence[Strain], scale: Scale) -> str:
             one.link_lateness_max_ms / MOST_LINK_LATENESS_MS,
             one.send_lateness_p99_ms / MOST_SEND_LATENESS_P99_MS,
             one.send_lateness_max_ms / MOST_SEND_LATENESS_MS,
-            one.cpu_wait_share / MOST_CPU_WAIT_SHARE,
             one.cpu_wait_mean_ms / MOST_CPU_WAIT_MEAN_MS,
         )
         for one in strains
@@ -156,7 +154,7 @@ def _reasons(strain: Strain) -> list[str]:
         reasons.append(
             f"hosts sent late: p99 {strain.send_lateness_p99_ms:.1f} ms, worst {strain.send_lateness_max_ms:.1f} ms"
         )
-    if strain.cpu_wait_share > MOST_CPU_WAIT_SHARE or strain.cpu_wait_mean_ms > MOST_CPU_WAIT_MEAN_MS:
+    if strain.cpu_wait_mean_ms > MOST_CPU_WAIT_MEAN_MS:
         reasons.append(
             f"{strain.waiting_process} waited {strain.cpu_wait_ms:.0f} ms for a processor, "
             f"{strain.cpu_wait_mean_ms:.1f} ms each time"
