@@ -51,6 +51,8 @@ def strain(
         packetisation_ns=0,
         done={"nyc": {**report, "socket_overflows": 0}},
         retired={"nyc": {"socket_overflows": overflows}},
+        ready={},
+        restarts=(),
         applied={},
         exact=True,
         digests_equal=True,
