@@ -117,7 +117,6 @@ def plan_policy(settings: RunSettings, topology: Topology, policy: str) -> Plan:
         multicast="unicast" if settings.copies else "direct",
         aggregation=settings.aggregation,
         trees=settings.trees,
-        seed=settings.seed,
     )
     if not plan.feasible:
         raise TestbedError(f"policy {policy} cannot run with {settings.memory_gb:g} GB: {plan.reason}")
