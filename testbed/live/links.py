@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from scheduler.topology import Topology
 from testbed.errors import TestbedError
 from testbed.links.interface import Link, LinkError, RunningLinks
 from testbed.live.settings import Change, Ends, check, describe, is_access, select
@@ -32,6 +33,18 @@ class LiveLinks:
 
     def _core_down(self) -> frozenset[Pair]:
         return frozenset(self._down & self._core)
+
+    def in_force(self, topology: Topology) -> Topology:
+        """The topology that these links were built from, with the delays and rates that its links have now."""
+        now = self._running.directions()
+        return topology.with_links(
+            replace(
+                link,
+                one_way_delay_ms=self._scale.undilated_ms(now[link.id].one_way_delay_ns),
+                rate_gbps=self._scale.full_rate_gbps(now[link.id].rate_bps),
+            )
+            for link in topology.links
+        )
 
     def show(self, name: str | None = None) -> list[dict[str, Any]]:
         """The physics in force of the named directions, or of all. Raises TestbedError for an unknown name."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from scheduler.plan import Plan
+from scheduler.topology import Topology
 from testbed.errors import RunFailed
 from testbed.multicast.groups import Tree
 from testbed.multicast.interface import RunningPlane
@@ -45,13 +46,16 @@ class Epochs:
         make: MakeEpoch,
         on_ready: Callable[[Epoch, Readiness], None],
         before_removal: Callable[[list[Tree]], None],
+        in_force: Callable[[], Topology],
     ) -> None:
+        """`in_force` gives the topology with the delays that its links have now: probes must find them."""
         self._fleet = fleet
         self._start_up = start_up
         self._plane = plane
         self._make = make
         self._on_ready = on_ready
         self._before_removal = before_removal
+        self._in_force = in_force
         self._lock = threading.Lock()
         self._requested: Plan | None = None
         self._scheduled: dict[int, Plan] = {}
@@ -145,7 +149,7 @@ class Epochs:
         note("joins")
         self._plane.confirm(trees, CONFIRM_TIMEOUT_S * scale.time_dilation)
         note("trees as planned")
-        paths = probe_trees(self._fleet, epoch, self._start_up.topology, scale)
+        paths = probe_trees(self._fleet, epoch, self._in_force(), scale)
         if not paths:
             raise RunFailed("no island sends anything in this schedule")
         note("probes")

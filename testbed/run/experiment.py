@@ -128,6 +128,7 @@ def _run(
             prepared.make_epoch,
             lambda ready, readiness: report_readiness(plane, ready, readiness, run_dir, console),
             router_counters.note_removal,
+            lambda: live_links.in_force(topology),
         )
         epochs.begin()
         epochs.schedule(prepared.changes)
@@ -137,7 +138,7 @@ def _run(
             return plan_policy(settings, left, settings.policy)
 
         failures = LinkFailures(
-            topology,
+            lambda: live_links.in_force(topology),
             epochs,
             plan_what_is_left,
             network.reroute,
