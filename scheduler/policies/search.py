@@ -108,4 +108,6 @@ def _without_repeats(rounds: list[int]) -> list[int]:
 
 
 def _proven(objective_ms: float, bound_ms: float | None) -> bool:
-    return bound_ms is not None and bound_ms >= objective_ms * (1.0 - 1e-6)
+    return bool(
+        bound_ms is not None and bound_ms >= objective_ms * (1.0 - 1e-6)
+    )  # of numpy's numbers, which JSON does not take

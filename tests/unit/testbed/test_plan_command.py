@@ -53,6 +53,14 @@ def test_json_of_one_plan(capsys: pytest.CaptureFixture[str]) -> None:
     assert 0 < document["packetisation_ms"] < 10
 
 
+def test_json_of_a_search(capsys: pytest.CaptureFixture[str]) -> None:
+    document = json.loads(plan(capsys, "--policy", "search", "--clique-sizes", "3", "--memory-gb", "32", "--json"))
+    assert document["policy"] == "search"
+    assert document["objective_ms"] <= 864.5
+    assert document["lower_bound_ms"] <= document["objective_ms"]
+    assert document["proven_optimal"] is False
+
+
 def test_several_plans_come_as_a_list(capsys: pytest.CaptureFixture[str]) -> None:
     document = json.loads(plan(capsys, "--policy", "all", "--memory-gb", "0,32", "--json"))
     assert [(p["policy"], p["memory_gb"]) for p in document["plans"]] == [
