@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from agents._pacer import Pacer
 from agents.exchange_area import ExchangeArea, map_exchange_area
@@ -29,6 +30,7 @@ from agents.sending import RoundPackets, destination, frame_sizes, open_sender, 
 from agents.shard import Shard, make_shard
 from aggregator.wire.control import Channel, Message, inherited
 from aggregator.wire.packet import HEADER_BYTES, PacketError, parse_packet
+from aggregator.wire.tag import parse_key
 
 PRIORITY = 4
 PACER_PRIORITY = 40
@@ -90,7 +92,15 @@ class DataPlane:
     """One host: its sockets, its packets and the round at hand."""
 
     def __init__(
-        self, channel: Channel, shards: list[Shard], own: int, address: str, area: ExchangeArea, lan: Lan
+        self,
+        channel: Channel,
+        shards: list[Shard],
+        own: int,
+        address: str,
+        area: ExchangeArea,
+        lan: Lan,
+        number_format: int,
+        key: bytes | None,
     ) -> None:
         """`shards` are all of the island's, `own` is this host's number among them. Raises OSError without sockets."""
         self._channel = channel
@@ -99,7 +109,9 @@ class DataPlane:
         self._memory = IslandMemory(shards, own, area)
         self._lan = lan
         self._area = area
-        self._packets = RoundPackets(shard)
+        self._number_format = number_format
+        self._key = key
+        self._packets = RoundPackets(shard, number_format, key)
         self._receiver = open_receiver(address)
         self._poll = select.poll()
         self._address = address
@@ -207,7 +219,7 @@ class DataPlane:
             if group is None or source is None:
                 continue
             for address in destinations:
-                packet = probe_packet(self._shard, epoch, probe, group, time.monotonic_ns())
+                packet = probe_packet(self._shard, epoch, probe, group, time.monotonic_ns(), self._key)
                 self._lines[source].socket.sendto(packet, destination(address))
                 sent += 1
         return sent
@@ -224,6 +236,7 @@ class DataPlane:
             phase.expected,
             self._memory.summed[self._shard.value_slice],
             self._memory.bitmaps[self._shard.chunk_slice],
+            self._number_format,
         )
         line = self._lines[phase.source or self._address]
         if phase.group is not None:
@@ -258,7 +271,7 @@ class DataPlane:
                 return
             datagram = self._buffer[:size]
             try:
-                header = parse_packet(datagram)
+                header = parse_packet(datagram, self._key)
             except PacketError:
                 self._refused += 1
                 continue
@@ -303,6 +316,7 @@ class DataPlane:
         counts["socket_overflows"] = dropped - self._overflows
         self._late, self._refused, self._overflows = 0, 0, dropped
         pacer = current.line.pacer if current.phase.group is not None else None
+        lateness_ns = np.asarray(pacer.lateness_ns() if pacer else [], np.int64)
         return {
             "completed_ns": current.last_taken_ns or current.when_nothing_came_ns,
             "chunks": receiver.chunks,
@@ -311,13 +325,20 @@ class DataPlane:
             **counts,
             "sent": pacer.sent if pacer else 0,
             "send_retries": pacer.retries if pacer else 0,
-            "send_lateness_us": _lateness_us(pacer.lateness_ns() if pacer else []),
+            "send_lateness_us": _lateness_us(lateness_ns),
+            "send_lateness_histogram": _histogram(lateness_ns),
         }
 
 
-def _lateness_us(lateness_ns: memoryview | Sequence[int]) -> dict[str, float]:
+def _histogram(lateness_ns: NDArray[np.int64]) -> list[list[int]]:
+    """[upper bound in µs, frames] for powers of two; empty ones are left out."""
+    exponents = np.ceil(np.log2(np.maximum(lateness_ns / 1000, 1))).astype(int)
+    return [[1 << exponent, count] for exponent, count in enumerate(np.bincount(exponents).tolist()) if count]
+
+
+def _lateness_us(lateness_ns: NDArray[np.int64]) -> dict[str, float]:
     """Median, 99th percentile (nearest rank) and maximum, in µs; zeros if nothing was sent."""
-    ordered = np.sort(np.asarray(lateness_ns, np.int64)) / 1000
+    ordered = np.sort(lateness_ns) / 1000
     if not len(ordered):
         return {"median": 0.0, "p99": 0.0, "max": 0.0}
     ranks = {"median": 0.5, "p99": 0.99, "max": 1.0}
@@ -348,8 +369,9 @@ def _set_up(channel: Channel, message: Message) -> DataPlane:
     ]
     area = map_exchange_area(Path(message["exchange_area"]), message["depth"], sum(shard_values), values_per_chunk)
     own: int = message["shard"]
+    key = parse_key(message["tag_key"])
     lan = Lan(message["job"], own, message["host_addresses"])
-    return DataPlane(channel, shards, own, message["address"], area, lan)
+    return DataPlane(channel, shards, own, message["address"], area, lan, message["number_format"], key)
 
 
 def main() -> int:

@@ -92,7 +92,7 @@ def quantise(values: NDArray[np.floating[Any]], exponents: NDArray[np.int32], cl
 
 
 def mean(
-    total: NDArray[np.int32],
+    total: NDArray[np.int32] | NDArray[np.float32],
     contributors: NDArray[np.integer[Any]],
     values_per_chunk: int,
     exponents: NDArray[np.int32],

@@ -3,10 +3,12 @@
 import socket
 import struct
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from agents import float32
 from agents.shard import Shard
 from aggregator.wire.packet import FLAG_BYPASSED, RESULT_PORT, Header, Kind, Reason
 
@@ -72,6 +74,7 @@ class RoundReceiver:
         expected: int,
         summed: NDArray[np.int32],
         bitmaps: NDArray[np.uint64],
+        number_format: int = 0,
     ) -> None:
         """`summed` and `bitmaps` are the shard's part of the round's row in the exchange area; they are set to zero."""
         self.counts = Counts()
@@ -79,7 +82,9 @@ class RoundReceiver:
         self.chunks = shard.chunks
         self._shard = shard
         self._epoch, self._round = epoch_and_round
-        self._summed = summed
+        self._number_format = number_format
+        self._numbers = np.dtype("<f4" if number_format == float32.NUMBER_FORMAT else "<i4")
+        self._summed: NDArray[Any] = summed.view(self._numbers)
         self._bitmaps = bitmaps
         self._have = [0] * shard.chunks
         self._missing = shard.chunks if expected else 0
@@ -113,7 +118,7 @@ class RoundReceiver:
                 counts.duplicates += 1
             return False
         first, end = self._shard.value_range(header.chunk)
-        self._summed[first:end] += np.frombuffer(payload, "<i4")
+        self._summed[first:end] += np.frombuffer(payload, self._numbers)
         have |= header.bitmap
         self._have[header.chunk] = have
         self._bitmaps[header.chunk] = have
@@ -136,7 +141,7 @@ class RoundReceiver:
             shard.number,
         ):
             return False
-        if header.chunk >= shard.chunks or header.number_format != 0:
+        if header.chunk >= shard.chunks or header.number_format != self._number_format:
             return False
         first, end = shard.value_range(header.chunk)
         if header.value_count != end - first:

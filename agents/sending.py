@@ -60,8 +60,10 @@ def frame_sizes(shard: Shard) -> list[int]:
 class RoundPackets:
     """The contributions of one shard in one round, chunk by chunk, in slots of one buffer that serves every round."""
 
-    def __init__(self, shard: Shard) -> None:
+    def __init__(self, shard: Shard, number_format: int = 0, key: bytes | None = None) -> None:
         self._shard = shard
+        self._number_format = number_format
+        self._key = key
         longest = HEADER_BYTES + VALUE_BYTES * min(shard.values_per_chunk, shard.values)
         self.slot_bytes = -(-longest // _ALIGNMENT) * _ALIGNMENT
         self.buffer = bytearray(self.slot_bytes * shard.chunks)
@@ -87,9 +89,10 @@ class RoundPackets:
                 value_count=value_count,
                 number=chunk,
                 bitmap=shard.own_bit,
+                number_format=self._number_format,
             )
             payload = payloads[at : at + VALUE_BYTES * value_count]
-            write_packet(slots[chunk * self.slot_bytes :], header, payload)
+            write_packet(slots[chunk * self.slot_bytes :], header, payload, self._key)
             at += VALUE_BYTES * value_count
 
 
@@ -123,7 +126,7 @@ def turns_ns(
     return own
 
 
-def probe_packet(shard: Shard, epoch: int, probe: int, group: str, sent_ns: int) -> bytes:
+def probe_packet(shard: Shard, epoch: int, probe: int, group: str, sent_ns: int, key: bytes | None = None) -> bytes:
     """A probe of the tree of `group`: it carries the group, and when it was sent as two 32-bit halves, low first."""
     header = Header(
         kind=Kind.PROBE,
@@ -138,7 +141,7 @@ def probe_packet(shard: Shard, epoch: int, probe: int, group: str, sent_ns: int)
         bitmap=shard.own_bit,
     )
     out = bytearray(HEADER_BYTES + VALUE_BYTES * _PROBE_VALUES)
-    write_packet(memoryview(out), header, sent_ns.to_bytes(VALUE_BYTES * _PROBE_VALUES, "little"))
+    write_packet(memoryview(out), header, sent_ns.to_bytes(VALUE_BYTES * _PROBE_VALUES, "little"), key)
     return bytes(out)
 
 

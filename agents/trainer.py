@@ -71,6 +71,7 @@ class TrainerProcess:
             round=message["round"],
             saturated=contribution.saturated,
             non_finite=contribution.non_finite,
+            denormal=contribution.denormal,
         )
 
     def _island(self) -> IslandExchange:
@@ -87,7 +88,8 @@ def _set_up(message: Message) -> IslandExchange:
         Path(message["exchange_area"]), message["depth"], message["values"], message["values_per_chunk"]
     )
     trainer = workload.island(setting, message["island_id"])
-    return IslandExchange(trainer, workload.tensors(setting), message["island_id"], area)
+    tensors, island_id, number_format = workload.tensors(setting), message["island_id"], message["number_format"]
+    return IslandExchange(trainer, tensors, island_id, area, number_format)
 
 
 def lower_priority() -> None:

@@ -10,12 +10,17 @@ from aggregator.wire.packet import PROBE_VALUES, Header, Kind, PacketError, pars
 
 @dataclass(frozen=True)
 class Shape:
-    """What a run's contributions look like. `contributors`: id by source address; `shard_values`: values per shard."""
+    """What a run's contributions look like.
+
+    `contributors`: id by source address; `shard_values`: values per shard; `key`: of their tags, None: not looked at.
+    """
 
     job: int
     contributors: Mapping[str, int]
     shard_values: Sequence[int]
     values_per_chunk: int
+    number_format: int = 0
+    key: bytes | None = None
 
 
 class Admission:
@@ -37,7 +42,7 @@ class Admission:
         of the address), `kind` (not for an edge), `epoch` (another run's job), `length` (no such shard or chunk).
         """
         try:
-            header = parse_packet(datagram)
+            header = parse_packet(datagram, self._shape.key)
         except PacketError as error:
             self.refused[error.refusal.name.lower()] += 1
             return None
@@ -51,7 +56,7 @@ class Admission:
             if header.value_count == PROBE_VALUES:
                 return header
             reason = "length"
-        elif header.kind is not Kind.CONTRIBUTION or header.flags or header.number_format:
+        elif header.kind is not Kind.CONTRIBUTION or header.flags or header.number_format != self._shape.number_format:
             reason = "kind"
         elif header.bitmap != 1 << header.source or header.contributors != 1:
             reason = "source"

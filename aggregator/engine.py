@@ -13,6 +13,7 @@ The rules, which docs/aggregator.md explains and tests/unit/aggregator names one
   taken, has come); then a tombstone remembers the key for the deadline plus `reordering_ns`.
 - Without a free slot, or without a free way in the key's index set, the newcomer bypasses. With the collision policy
   `evict-old` it takes the slot that is nearest to its deadline, whose sum goes out as it is.
+- A newcomer whose contributor has opened as many slots as one may bypasses too: nobody can take all memory.
 - Sums are modulo 2^32; headroom is the sender's business.
 """
 
@@ -108,7 +109,8 @@ class EngineConfig:
     `slots`: partial sums of `values_per_chunk` values: the memory budget. `index_entries`: keys that can be remembered,
     tombstones included: a power of two, at least 4 × slots and at least INDEX_WAYS. `hash_key`: 64 bits of the index's
     hash (`index_set`). `reordering_ns`: how long beyond the deadline a tombstone stays. `max_batch`: results that can
-    wait for `poll`, outside the budget. `late_policy`: `bypass` or `drop`. `collision_policy`: `bypass-new` or
+    wait for `poll`, outside the budget. `slots_per_source`: how many open slots one contributor may have taken at a
+    time (None: no cap). `late_policy`: `bypass` or `drop`. `collision_policy`: `bypass-new` or
     `evict-old`. `number_format`: as in docs/wire-format.md.
     """
 
@@ -118,6 +120,7 @@ class EngineConfig:
     hash_key: int = 0
     reordering_ns: int = 1_000_000_000
     max_batch: int = 64
+    slots_per_source: int | None = None
     late_policy: str = "bypass"
     collision_policy: str = "bypass-new"
     number_format: int = 0
@@ -127,8 +130,11 @@ class EngineConfig:
 class Counters:
     """Monotonic counts. `contributions` is the sum of `added`, `bypassed_…`, `late`, `duplicate` and `refused_…`.
 
+    `bypassed_…`: for want of a slot (`pool`) or a way (`index`), or because its contributor has its share (`source`).
+
     `complete`, `timeout` and `collision` count results by reason; `late` counts contributions by either late policy;
-    `abandoned` counts slots that were open when their round was dropped.
+    `abandoned` counts slots that were open when their round was dropped. `longest_wait_ns`: the longest time from
+    taking a slot to the contribution that completed its key; the total is the largest, not the sum.
     """
 
     contributions: int = 0
@@ -138,17 +144,19 @@ class Counters:
     collision: int = 0
     bypassed_pool: int = 0
     bypassed_index: int = 0
+    bypassed_source: int = 0
     late: int = 0
     duplicate: int = 0
     refused_epoch: int = 0
     refused_source: int = 0
     refused_length: int = 0
     abandoned: int = 0
+    longest_wait_ns: int = 0
 
 
 @dataclass(frozen=True)
 class Stats:
-    """Totals since `open` or `reset`; `high_water_slots` since the last `reset_high_water`."""
+    """Totals since `open` or `reset`; `high_water_slots` since the last `take_high_water`."""
 
     counters: Counters
     slots_in_use: int
@@ -222,8 +230,8 @@ class Engine(Protocol):
         """Totals and occupancy."""
         ...
 
-    def reset_high_water(self) -> None:
-        """Count `high_water_slots` from the present occupancy on."""
+    def take_high_water(self) -> int:
+        """The most slots in use since the last call (or `open`); counts on from those in use now."""
         ...
 
 
@@ -261,6 +269,8 @@ def check_config(config: EngineConfig, capabilities: Capabilities) -> None:
         raise EngineError(f"hash_key: {config.hash_key} does not fit 64 bits")
     if config.reordering_ns < 0:
         raise EngineError(f"reordering_ns: {config.reordering_ns} is negative")
+    if config.slots_per_source is not None and config.slots_per_source < 1:
+        raise EngineError(f"slots_per_source: {config.slots_per_source} is not at least 1")
     if not 1 <= config.max_batch <= capabilities.max_batch:
         raise EngineError(f"max_batch: {config.max_batch} is not between 1 and {capabilities.max_batch}")
     if config.late_policy not in ("bypass", "drop"):

@@ -10,11 +10,13 @@ from enum import IntEnum
 from aggregator.c_headers import c_headers
 from aggregator.engine import HeaderBatch
 from aggregator.engines.library_engine import LibraryEngine
+from aggregator.occupancy import Occupancy
 from aggregator.receiver import NativeReceiver
 from aggregator.results import ResultStreams
 
-_POINTERS = ("shape", "rows", "stride", "in", "sizes", "probes", "probe_count", "refused", "taken", "results", "out")
-_ENGINE_POINTERS = ("engine", "submit", "poll", "next_deadline_ns")
+_POINTERS = ("shape", "rows", "stride", "in", "sizes", "probes", "probe_count", "refused", "taken")
+_OUT_POINTERS = ("results", "out", "occupancy")
+_ENGINE_POINTERS = ("engine", "submit", "poll", "next_deadline_ns", "take_high_water")
 
 
 class Turn(IntEnum):
@@ -23,11 +25,12 @@ class Turn(IntEnum):
     CONTROL = 1
     PROBES = 2
     ENGINE_FAILED = 3
+    OCCUPANCY = 4
 
 
 class _Edge(ctypes.Structure):
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in (*_POINTERS, *_ENGINE_POINTERS)),
+        *((name, ctypes.c_void_p) for name in (*_POINTERS, *_OUT_POINTERS, *_ENGINE_POINTERS)),
         ("rest_ns", ctypes.c_int64),
         ("receive_fd", ctypes.c_int32),
         ("control_fd", ctypes.c_int32),
@@ -37,20 +40,27 @@ class _Edge(ctypes.Structure):
 
 
 class NativeLoop:
-    """The loop of one edge, for as long as its engine lives."""
+    """The loop of one edge, for as long as its engine works."""
 
     def __init__(
-        self, receiver: NativeReceiver, engine: LibraryEngine, results: ResultStreams, out: HeaderBatch, rest_ns: int
+        self,
+        receiver: NativeReceiver,
+        engine: LibraryEngine,
+        results: ResultStreams,
+        out: HeaderBatch,
+        occupancy: Occupancy,
+        rest_ns: int,
     ):
         self._run = receiver.library.tb_edge_run
         self._out = c_headers(out)
         # What the structure only holds addresses of.
-        self._owners = (receiver, engine, results, out)
+        self._owners = (receiver, engine, results, out, occupancy)
         self._edge = _Edge(
             **receiver.addresses,
             **engine.addresses(),
             results=ctypes.addressof(results.state),
             out=ctypes.addressof(self._out),
+            occupancy=ctypes.addressof(occupancy.state),
             rest_ns=rest_ns,
             receive_fd=receiver.fileno(),
         )

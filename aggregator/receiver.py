@@ -24,7 +24,7 @@ from aggregator.results import datagram_rows, payload_rows
 from aggregator.wire.packet import Kind, probe_sent_ns
 
 BATCH = 64
-REASONS = ("admitted", "length", "magic", "version", "kind", "checksum", "group", "source", "epoch")
+REASONS = ("admitted", "length", "magic", "version", "kind", "checksum", "group", "source", "epoch", "tag")
 _NATIVE_MODULE = "aggregator._receive"
 _U8, _U32, _U64, _I64 = ctypes.c_uint8, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int64
 
@@ -131,6 +131,9 @@ class _Shape(ctypes.Structure):
         ("values_per_chunk", _U32),
         ("shards", _U32),
         ("flow_count", _U32),
+        ("number_format", _U32),
+        ("zero", _U32),
+        ("key", ctypes.c_char_p),
         ("shard_values", ctypes.c_void_p),
         ("flows", ctypes.c_void_p),
     )
@@ -163,6 +166,8 @@ class NativeShape:
             job=shape.job,
             values_per_chunk=shape.values_per_chunk,
             shards=len(shape.shard_values),
+            number_format=shape.number_format,
+            key=shape.key,
             shard_values=ctypes.addressof(self._shard_values),
         )
 

@@ -66,7 +66,8 @@ class ResultState(ctypes.Structure):
         ("waiting", ctypes.c_uint32),
         ("fd", ctypes.c_int32),
         ("island_id", ctypes.c_uint32),
-        ("zero", ctypes.c_uint32),
+        ("number_format", ctypes.c_uint32),
+        ("key", ctypes.c_char_p),
     )
 
 
@@ -80,7 +81,10 @@ class ResultStreams:
         island_id: int,
         values_per_chunk: int,
         line_rate_bps: float,
+        number_format: int = 0,
+        key: bytes | None = None,
     ):
+        self._key = key
         self._sender = sender
         self._destinations = [(address, RESULT_PORT) for address in host_addresses]
         self._island_id = island_id
@@ -105,6 +109,8 @@ class ResultStreams:
             ring=RING,
             fd=sender.fileno(),
             island_id=island_id,
+            number_format=number_format,
+            key=key,
         )
 
     def close(self) -> None:
@@ -141,16 +147,17 @@ class ResultStreams:
                 bitmap=int(headers.bitmap[i]),
                 reason=_REASONS[int(headers.reason[i])],
                 trailing_edge=number,
+                number_format=int(self.state.number_format),
             )
             row = self._free_row()
-            self._queue(row, write_header(self._rows[row], header), shard)
+            self._queue(row, write_header(self._rows[row], header, self._key), shard)
 
     def add_bypassed(self, datagram: memoryview, shard: int) -> None:
         """Queue a contribution as it came, flagged. The ring must have room."""
         row = self._free_row()
         copy = self._rows[row][: len(datagram)]
         copy[:] = datagram
-        flag_bypassed(copy)
+        flag_bypassed(copy, self._key)
         self._queue(row, len(datagram), shard)
 
     def _free_row(self) -> int:

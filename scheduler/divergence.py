@@ -17,8 +17,10 @@ from scheduler.errors import PlanError
 Rounds = Sequence[Sequence[Sequence[str]]]
 _Matrix = NDArray[np.float64]
 
-# The sum stops when a whole pass adds less than this; the geometric rest is added.
-_NEGLIGIBLE = 1e-13
+# The sum stops when a whole pass adds less than this share of it, or when passes have become geometric: each is the
+# same share of the one before, to this part of what is missing to 1. The geometric rest is added.
+_NEGLIGIBLE = 1e-11
+_STEADY = 1e-9
 _MAX_ROUNDS = 200_000
 
 
@@ -57,7 +59,8 @@ MEASURES: dict[str, Callable[[_Matrix], _Matrix]] = {
 
 @dataclass(frozen=True)
 class Divergence:
-    """Survival S(0), S(1), … down to a negligible value, and A = mean divergence lifetime in rounds."""
+    """Survival S(0), S(1), … down to a negligible value, or to where it falls by the same share in every pass; and A =
+    mean divergence lifetime in rounds, with what follows."""
 
     survival: tuple[float, ...]
     mean_lifetime_rounds: float
@@ -115,7 +118,9 @@ def _by_birth_round(islands: Sequence[str], rounds: Rounds, measure: str) -> _Cu
     spreads = np.broadcast_to(np.eye(n), mixing.shape)
     columns = [np.ones(period)]
     previous_pass = np.full(period, math.inf)
+    previous_ratio = np.full(period, math.inf)
     rest = np.zeros(period)
+    total = 1.0
     for k in range(1, _MAX_ROUNDS + 1 if mixes else 2 * period + 1):
         # Spread b belongs to updates born in round b: k rounds later it meets round b + k − 1.
         spreads = np.roll(mixing, -(k - 1), axis=0) @ spreads
@@ -124,9 +129,11 @@ def _by_birth_round(islands: Sequence[str], rounds: Rounds, measure: str) -> _Cu
             this_pass = np.sum(columns[-period:], axis=0)
             ratio = this_pass / np.maximum(previous_pass, 1e-300)
             rest = np.where(ratio < 1.0, this_pass * ratio / np.maximum(1.0 - ratio, 1e-12), 0.0)
-            if this_pass.max() <= _NEGLIGIBLE:
+            steady = np.abs(ratio - previous_ratio) <= _STEADY * np.maximum(1.0 - ratio, 0.0)
+            total += this_pass.max()
+            if this_pass.max() <= _NEGLIGIBLE * total or steady.all():
                 break
-            previous_pass = this_pass
+            previous_pass, previous_ratio = this_pass, ratio
     return _Curves(np.array(columns).T, rest, mixes)
 
 
@@ -151,7 +158,7 @@ def _without_noise(survival: _Matrix) -> tuple[float, ...]:
     end = len(survival)
     while survival[end - 1] < 1e-12:
         end -= 1
-    return (*map(float, survival[:end]), 0.0)
+    return (*map(float, survival[:end]), *([0.0] if end < len(survival) else []))
 
 
 def _connected(mixing: _Matrix) -> bool:

@@ -8,8 +8,8 @@ from scheduler.divergence import back_to_back_objective_ms, divergence
 from scheduler.errors import PolicyError
 from scheduler.exchange import Exchange
 from scheduler.plan import Flow, Plan, RoundPlan
-from scheduler.policies import NAMED
 from scheduler.policies.interface import Policy, Round, Schedule
+from scheduler.policies.named import NAMED
 from scheduler.problem import Problem
 from scheduler.solution import Infeasible, RoundSolution
 from scheduler.topology import Topology

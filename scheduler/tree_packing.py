@@ -6,8 +6,9 @@ best choice so far, whose own smallest T is taken next; when the fullest link ca
 choice of candidates is shorter. At M = 0 the trees of a clique of three or more are chosen together, from the
 combinations whose first bytes can coincide; P is then the clique's latest first byte.
 
-A search that looks at thousands of rounds takes the quick way: the same steps, but instead of the program each choice
-in turn is exchanged for the one that leaves the fullest link emptiest, until nothing changes.
+A search that looks at thousands of rounds, and rounds with many streams, take the quick way: the same steps, but
+instead of the program each choice in turn is exchanged for the one that leaves the fullest link emptiest, until
+nothing changes.
 """
 
 import random
@@ -33,7 +34,9 @@ from scheduler.trees import Tree
 _COMBINATIONS = 120
 _TREES_TOGETHER = 12
 _SOLVES = 12
-_TIME_LIMIT_S = 20.0
+_TIME_LIMIT_S = 10.0
+# The program is for rounds of so many streams; with more it takes too long.
+_STREAMS = 12
 _SWEEPS = 6
 _POWER = 16
 _WISHES = (0.65, 0.8, 1.0)
@@ -105,7 +108,8 @@ class TreePacking:
                     chosen, time_ms = other, other_ms
                 elif other_ms >= before_ms:
                     break
-        for _ in range(0 if quick else _SOLVES):
+        streams = sum(len(choice.trees) for choice in chosen)
+        for _ in range(0 if quick or streams > _STREAMS else _SOLVES):
             emptiest = self._emptiest(groups, time_ms)
             emptiest_ms = time_ms if emptiest is None else self._time_ms(emptiest)
             if emptiest is None or emptiest_ms >= time_ms * (1.0 - 1e-9):

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from scheduler.errors import PolicyError
-from scheduler.policies import NAMED
 from scheduler.policies.interface import Policy, Schedule
+from scheduler.policies.named import NAMED
 from scheduler.problem import Problem
 
 GROUP = "testbed.policies"

@@ -50,7 +50,7 @@ def observe(engine: Engine, trace: Trace, batch_size: int) -> Iterator[tuple[str
                 engine.flush(step.now_ns)
                 yield from results(step.now_ns)
                 yield f"counts at {step.now_ns} ns", repr(engine.stats()).encode()
-                engine.reset_high_water()
+                yield f"high water at {step.now_ns} ns", repr(engine.take_high_water()).encode()
             case Packets():
                 for start in range(0, len(step.now_ns), batch_size):
                     part = slice(start, start + batch_size)

@@ -108,6 +108,7 @@ TRACES = (
     Trace("hosts", 8, _config(4096, 1 << 15), rounds=24, chunks=70, shards=3, hostile=0.2),
     Trace("forgetful", 9, _config(256, 1 << 12), rounds=24, chunks=200, keep_rounds=1, spread_ns=35 * _MILLISECOND),
     Trace("jumbo", 10, _config(300, 1 << 12, values_per_chunk=2227), rounds=6, chunks=200),
+    Trace("capped", 12, _config(200, 1 << 14, slots_per_source=20), rounds=24, chunks=200, spread_ns=35 * _MILLISECOND),
     Trace("f32", 11, _config(4096, 1 << 14, number_format=1), rounds=24, chunks=200),
 )
 

@@ -21,7 +21,7 @@ from aggregator.engine import (
     check_config,
 )
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 _NATIVE_MODULE = "aggregator.engines._native"
 _COLLISION_POLICIES = ("bypass-new", "evict-old")
 _VALUE_BYTES = 4
@@ -33,6 +33,7 @@ class _Config(ctypes.Structure):
         ("slots", _U64),
         ("index_entries", _U64),
         ("hash_key", _U64),
+        ("slots_per_source", _U64),
         ("reordering_ns", _I64),
         ("values_per_chunk", _U32),
         ("max_batch", _U32),
@@ -85,9 +86,10 @@ _SIGNATURES = {
     "tb_next_deadline_ns": (_I64, [ctypes.c_void_p]),
     "tb_flush": (None, [ctypes.c_void_p, _I64]),
     "tb_stats": (None, [ctypes.c_void_p, ctypes.c_void_p]),
-    "tb_reset_high_water": (None, [ctypes.c_void_p]),
+    "tb_take_high_water": (_U64, [ctypes.c_void_p]),
 }
 _NEVER = (1 << 63) - 1
+_NO_CAP = (1 << 64) - 1
 
 
 def native_library() -> Path | None:
@@ -124,6 +126,8 @@ class LibraryEngine:
         self._batches: dict[int, tuple[HeaderBatch, int, CHeaders]] = {}
         self._submitted: NDArray[np.int32] | None = None
         self._submitted_rows = (0, 0)
+        self._polled: NDArray[np.int32] | None = None
+        self._polled_rows = (0, 0)
 
     def capabilities(self) -> Capabilities:
         said = _Capabilities()
@@ -150,6 +154,7 @@ class LibraryEngine:
             slots=config.slots,
             index_entries=config.index_entries,
             hash_key=config.hash_key,
+            slots_per_source=_NO_CAP if config.slots_per_source is None else config.slots_per_source,
             reordering_ns=config.reordering_ns,
             values_per_chunk=config.values_per_chunk,
             max_batch=config.max_batch,
@@ -186,7 +191,9 @@ class LibraryEngine:
         return accepted
 
     def poll(self, headers: HeaderBatch, payloads: NDArray[np.int32], now_ns: int) -> int:
-        address, stride = _rows(payloads)
+        if payloads is not self._polled:
+            self._polled, self._polled_rows = payloads, _rows(payloads)
+        address, stride = self._polled_rows
         count: int = self._library.tb_poll(self._engine, self._batch(headers), address, stride, len(payloads), now_ns)
         return count
 
@@ -202,12 +209,18 @@ class LibraryEngine:
         self._library.tb_stats(self._engine, ctypes.byref(said))
         return Stats(_counters(said.counters), said.slots_in_use, said.high_water_slots)
 
-    def reset_high_water(self) -> None:
-        self._library.tb_reset_high_water(self._engine)
+    def take_high_water(self) -> int:
+        high_water: int = self._library.tb_take_high_water(self._engine)
+        return high_water
 
     def addresses(self) -> dict[str, int | None]:
         """The open engine and the calls that a loop in C makes, by their names in `struct tb_edge`."""
-        calls = {"submit": "tb_submit", "poll": "tb_poll", "next_deadline_ns": "tb_next_deadline_ns"}
+        calls = {
+            "submit": "tb_submit",
+            "poll": "tb_poll",
+            "next_deadline_ns": "tb_next_deadline_ns",
+            "take_high_water": "tb_take_high_water",
+        }
         found = {name: ctypes.cast(self._library[call], ctypes.c_void_p).value for name, call in calls.items()}
         return {"engine": self._engine.value, **found}
 

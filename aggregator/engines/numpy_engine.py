@@ -6,7 +6,7 @@ taken in each set says whether a new key finds room. Which way an entry sits in 
 
 import heapq
 from collections import deque
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -55,12 +55,20 @@ class _Counts:
     collision: int = 0
     bypassed_pool: int = 0
     bypassed_index: int = 0
+    bypassed_source: int = 0
     late: int = 0
     duplicate: int = 0
     refused_epoch: int = 0
     refused_source: int = 0
     refused_length: int = 0
     abandoned: int = 0
+    longest_wait_ns: int = 0
+
+    def include(self, other: "Counters | _Counts") -> None:
+        """Add to these the counts of another round."""
+        for name, value in asdict(other).items():
+            mine = getattr(self, name)
+            setattr(self, name, max(mine, value) if name == "longest_wait_ns" else mine + value)
 
 
 @dataclass(slots=True, eq=False)
@@ -121,6 +129,10 @@ class NumpyEngine:
         self._free_slots = list(range(slots - 1, -1, -1))
         self._deadlines: NDArray[np.int64] = np.full(slots, _NEVER, np.int64)
         self._occupants: dict[int, Entry] = {}
+        cap = self._config.slots_per_source
+        self._slots_per_source = slots + 1 if cap is None else cap
+        self._openers, self._opened_ns = [0] * slots, [0] * slots
+        self._opened = [0] * MAX_CONTRIBUTORS
         self._tombstones: list[tuple[int, int, Entry]] = []
         self._tombstones_made = 0
         self._free_rows = list(range(self._config.max_batch - 1, -1, -1))
@@ -149,10 +161,8 @@ class NumpyEngine:
             self._ways_taken[entry.index_set] -= 1
             entry.until_ns = -1
         clique.entries.clear()
-        counts = Counters(**asdict(clique.counts))
-        for name, value in asdict(counts).items():
-            setattr(self._past, name, getattr(self._past, name) + value)
-        return counts
+        self._past.include(clique.counts)
+        return Counters(**asdict(clique.counts))
 
     def submit(self, headers: HeaderBatch, payloads: NDArray[np.int32], count: int, now_ns: int) -> int:
         self._forget_tombstones(now_ns)
@@ -214,12 +224,15 @@ class NumpyEngine:
             total = self._pool[entry.slot, : entry.value_count]
             self.add(total, total, values)
             entry.in_sum |= bit
-        elif not self._open_slot(entry, values, bit, now_ns):
-            entry.seen |= bit
-            if not entry.until_ns:
-                self.bury(entry, now_ns)
-            counts.bypassed_pool += 1
-            return Verdict.BYPASSED_COLLISION
+        else:
+            capped = self._opened[source] >= self._slots_per_source
+            if capped or not self._open_slot(entry, values, source, now_ns):
+                entry.seen |= bit
+                if not entry.until_ns:
+                    self.bury(entry, now_ns)
+                counts.bypassed_source += capped
+                counts.bypassed_pool += not capped
+                return Verdict.BYPASSED_COLLISION
         entry.seen |= bit
         counts.added += 1
         return Verdict.ADDED
@@ -238,7 +251,7 @@ class NumpyEngine:
         entry = clique.entries[place] = Entry(clique, place, key_set, value_count)
         return entry
 
-    def _open_slot(self, entry: Entry, values: _Numbers, bit: int, now_ns: int) -> bool:
+    def _open_slot(self, entry: Entry, values: _Numbers, source: int, now_ns: int) -> bool:
         """Give the key a slot with these values in it; False when the pool is empty and the newcomer must bypass."""
         if not self._free_slots:
             if self._config.collision_policy != "evict-old":
@@ -248,8 +261,10 @@ class NumpyEngine:
             self._evict(oldest, now_ns)
         slot = self._free_slots.pop()
         self._pool[slot, : entry.value_count] = values
-        entry.slot, entry.in_sum, entry.until_ns = slot, bit, 0
+        entry.slot, entry.in_sum, entry.until_ns = slot, 1 << source, 0
         self._occupants[slot] = entry
+        self._openers[slot], self._opened_ns[slot] = source, now_ns
+        self._opened[source] += 1
         deadline_ns = now_ns + entry.clique.deadline_ns
         self._deadlines[slot] = deadline_ns
         self._earliest_ns = min(self._earliest_ns, deadline_ns)
@@ -262,6 +277,8 @@ class NumpyEngine:
         row = self._stage(entry, Reason.COMPLETE, None)
         if entry.slot >= 0:
             self.add(row, self._pool[entry.slot, : entry.value_count], values)
+            counts = entry.clique.counts
+            counts.longest_wait_ns = max(counts.longest_wait_ns, now_ns - self._opened_ns[entry.slot])
             self._evict(entry.slot, now_ns)
         else:
             row[:] = values
@@ -284,6 +301,7 @@ class NumpyEngine:
     def _release(self, slot: int) -> Entry:
         entry = self._occupants.pop(slot)
         entry.slot = -1
+        self._opened[self._openers[slot]] -= 1
         self._free_slots.append(slot)
         self._deadlines[slot] = _NEVER
         return entry
@@ -339,14 +357,14 @@ class NumpyEngine:
         self._earliest_ns = int(self._deadlines.min())
 
     def stats(self) -> Stats:
-        totals = asdict(self._past)
+        totals = replace(self._past)
         for clique in self._cliques.values():
-            for name, value in asdict(clique.counts).items():
-                totals[name] += value
-        return Stats(Counters(**totals), len(self._occupants), self._high_water)
+            totals.include(clique.counts)
+        return Stats(Counters(**asdict(totals)), len(self._occupants), self._high_water)
 
-    def reset_high_water(self) -> None:
-        self._high_water = len(self._occupants)
+    def take_high_water(self) -> int:
+        high_water, self._high_water = self._high_water, len(self._occupants)
+        return high_water
 
 
 def _write_header(headers: HeaderBatch, row: int, entry: Entry, reason: Reason, bitmap: int) -> None:

@@ -1,5 +1,5 @@
 /*
- * The C ABI of aggregator engines, version 1. An engine is a shared library that exports every function below; the edge
+ * The C ABI of aggregator engines, version 2. An engine is a shared library that exports every function below; the edge
  * loads it by path (`--engine ./mine.so`). It mirrors aggregator/engine.py call for call: the rules are written there
  * and in docs/aggregator.md, and `python -m aggregator.conformance --engine PATH` checks that an engine keeps them.
  *
@@ -16,9 +16,10 @@
 extern "C" {
 #endif
 
-#define TB_ABI_VERSION 1u
+#define TB_ABI_VERSION 2u
 #define TB_INDEX_WAYS 16u
 #define TB_NEVER INT64_MAX
+#define TB_NO_CAP UINT64_MAX
 
 #if defined(__GNUC__)
 #define TB_EXPORT __attribute__((visibility("default")))
@@ -72,6 +73,7 @@ struct tb_config {
     uint64_t slots;
     uint64_t index_entries; /* a power of two, >= 4 * slots and >= TB_INDEX_WAYS */
     uint64_t hash_key;
+    uint64_t slots_per_source; /* most open slots that one contributor's packets may have taken; >= 1, TB_NO_CAP */
     int64_t reordering_ns;
     uint32_t values_per_chunk;
     uint32_t max_batch; /* results that can wait for `tb_poll`, outside the slots */
@@ -101,12 +103,14 @@ struct tb_counters {
     uint64_t collision;
     uint64_t bypassed_pool;
     uint64_t bypassed_index;
+    uint64_t bypassed_source;
     uint64_t late;
     uint64_t duplicate;
     uint64_t refused_epoch;
     uint64_t refused_source;
     uint64_t refused_length;
     uint64_t abandoned;
+    uint64_t longest_wait_ns; /* of a complete key, for its last contribution; the total is the largest, not the sum */
 };
 
 struct tb_stats {
@@ -142,7 +146,8 @@ TB_EXPORT size_t tb_poll(struct tb_engine *engine, const struct tb_headers *head
 TB_EXPORT int64_t tb_next_deadline_ns(const struct tb_engine *engine);
 TB_EXPORT void tb_flush(struct tb_engine *engine, int64_t now_ns);
 TB_EXPORT void tb_stats(const struct tb_engine *engine, struct tb_stats *out);
-TB_EXPORT void tb_reset_high_water(struct tb_engine *engine);
+/* The most slots in use since the last call (or `tb_open`); counts on from those in use now. */
+TB_EXPORT uint64_t tb_take_high_water(struct tb_engine *engine);
 
 #ifdef __cplusplus
 }

@@ -1,22 +1,16 @@
 #include "crc32.h"
 
-#include <stdbool.h>
 #include <string.h>
 
 #define POLYNOMIAL 0xEDB88320u /* bit-reversed, as the whole computation is */
+#define BLOCK 64u
+
+/* Continue a remainder (not inverted) over a whole number of blocks, and return it reduced to 32 bits. `first` stands
+ * for the first block of `data`. */
+typedef uint32_t folding(uint32_t remainder, const uint8_t *first, const uint8_t *data, size_t size);
 
 static uint32_t tables[8][256];
-
-/* tables[k][b]: what byte b leaves in the remainder after k further zero bytes. */
-__attribute__((constructor)) static void make_tables(void) {
-    for (uint32_t byte = 0; byte < 256; byte++) {
-        uint32_t remainder = byte;
-        for (int bit = 0; bit < 8; bit++) remainder = remainder >> 1 ^ (remainder & 1 ? POLYNOMIAL : 0);
-        tables[0][byte] = remainder;
-    }
-    for (uint32_t byte = 0; byte < 256; byte++)
-        for (int k = 1; k < 8; k++) tables[k][byte] = tables[k - 1][byte] >> 8 ^ tables[0][tables[k - 1][byte] & 255];
-}
+static folding *fold;
 
 static uint32_t load32(const uint8_t *data) {
     return data[0] | (uint32_t)data[1] << 8 | (uint32_t)data[2] << 16 | (uint32_t)data[3] << 24;
@@ -33,44 +27,122 @@ static uint32_t by_tables(uint32_t remainder, const uint8_t *data, size_t size) 
     return remainder;
 }
 
+static uint32_t fold_portable(uint32_t remainder, const uint8_t *first, const uint8_t *data, size_t size) {
+    remainder = by_tables(remainder, first, BLOCK);
+    return by_tables(remainder, data + BLOCK, size - BLOCK);
+}
+
 #if defined(__x86_64__) && defined(__GNUC__)
 #include <immintrin.h>
 
-/* Move a 128-bit piece of the message forward by a fixed distance: multiply its halves by x^distance mod P. */
-__attribute__((target("pclmul,sse4.1"))) static inline __m128i fold(__m128i piece, __m128i powers) {
+#define NARROW __attribute__((target("pclmul,sse4.1")))
+#define WIDE __attribute__((target("vpclmulqdq,pclmul,avx512f,avx512vl,avx512dq")))
+#define LANES 4
+
+/* Multipliers that move 128 bits of the message forward by so many bits: x^(distance + 32) and x^(distance − 32) mod P
+ * for their two halves. */
+struct powers {
+    uint64_t low, high;
+};
+
+static struct powers by_2048_bits, by_512_bits, by_128_bits;
+
+static uint64_t power(uint32_t exponent) {
+    uint32_t remainder = 0x80000000u; /* 1, bit-reversed */
+    while (exponent--) remainder = remainder >> 1 ^ (remainder & 1 ? POLYNOMIAL : 0);
+    return (uint64_t)remainder << 1;
+}
+
+static struct powers forward(uint32_t bits) { return (struct powers){.low = power(bits + 32), .high = power(bits - 32)}; }
+
+NARROW static inline __m128i powers_128(struct powers powers) {
+    return _mm_set_epi64x((int64_t)powers.high, (int64_t)powers.low);
+}
+
+NARROW static inline __m128i move_128(__m128i piece, __m128i powers) {
     return _mm_xor_si128(_mm_clmulepi64_si128(piece, powers, 0x00), _mm_clmulepi64_si128(piece, powers, 0x11));
 }
 
-/* Reduce a multiple of 64 bytes to 16 bytes that have the same remainder, then take that by table. */
-__attribute__((target("pclmul,sse4.1"))) static uint32_t by_folding(uint32_t remainder, const uint8_t *data, size_t size) {
-    const __m128i by_64_bytes = _mm_set_epi64x(0x1c6e41596, 0x154442bd4);
-    const __m128i by_16_bytes = _mm_set_epi64x(0x0ccaa009e, 0x1751997d0);
-    const __m128i *in = (const __m128i *)(const void *)data;
-    __m128i pieces[4];
-    for (int i = 0; i < 4; i++) pieces[i] = _mm_loadu_si128(in + i);
-    pieces[0] = _mm_xor_si128(pieces[0], _mm_cvtsi32_si128((int)remainder));
-    for (size_t at = 4; at < size / 16; at += 4)
-        for (size_t i = 0; i < 4; i++)
-            pieces[i] = _mm_xor_si128(fold(pieces[i], by_64_bytes), _mm_loadu_si128(in + at + i));
-    __m128i all = pieces[0];
-    for (int i = 1; i < 4; i++) all = _mm_xor_si128(fold(all, by_16_bytes), pieces[i]);
+/* What 64 bytes leave, as four pieces of 16. */
+NARROW static uint32_t reduce(const __m128i pieces[LANES]) {
+    __m128i powers = powers_128(by_128_bits), all = pieces[0];
+    for (int i = 1; i < LANES; i++) all = _mm_xor_si128(move_128(all, powers), pieces[i]);
     uint8_t rest[16];
     memcpy(rest, &all, sizeof rest);
     return by_tables(0, rest, sizeof rest);
 }
 
-static bool can_fold(void) { return __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1"); }
-#else
-static uint32_t by_folding(uint32_t remainder, const uint8_t *data, size_t size) {
-    return by_tables(remainder, data, size);
+NARROW static uint32_t fold_narrow(uint32_t remainder, const uint8_t *first, const uint8_t *data, size_t size) {
+    __m128i powers = powers_128(by_512_bits), pieces[LANES];
+    for (int i = 0; i < LANES; i++) pieces[i] = _mm_loadu_si128((const __m128i *)(const void *)first + i);
+    pieces[0] = _mm_xor_si128(pieces[0], _mm_cvtsi32_si128((int)remainder));
+    for (const uint8_t *at = data + BLOCK; at < data + size; at += BLOCK)
+        for (int i = 0; i < LANES; i++)
+            pieces[i] = _mm_xor_si128(move_128(pieces[i], powers), _mm_loadu_si128((const __m128i *)(const void *)at + i));
+    return reduce(pieces);
 }
 
-static bool can_fold(void) { return false; }
+WIDE static inline __m512i move_512(__m512i piece, __m512i powers, __m512i next) {
+    /* 0x96: the exclusive or of all three. */
+    return _mm512_ternarylogic_epi64(_mm512_clmulepi64_epi128(piece, powers, 0x00),
+                                     _mm512_clmulepi64_epi128(piece, powers, 0x11), next, 0x96);
+}
+
+WIDE static inline __m512i powers_512(struct powers powers) { return _mm512_broadcast_i64x2(powers_128(powers)); }
+
+WIDE static uint32_t fold_wide(uint32_t remainder, const uint8_t *first, const uint8_t *data, size_t size) {
+    const uint8_t *end = data + size;
+    __m512i by_block = powers_512(by_512_bits), all = _mm512_loadu_si512(first);
+    all = _mm512_xor_si512(all, _mm512_zextsi128_si512(_mm_cvtsi32_si128((int)remainder)));
+    data += BLOCK;
+    if (size >= 2 * LANES * BLOCK) {
+        __m512i by_lanes = powers_512(by_2048_bits), lanes[LANES] = {all};
+        for (int i = 1; i < LANES; i++, data += BLOCK) lanes[i] = _mm512_loadu_si512(data);
+        for (; data + LANES * BLOCK <= end; data += LANES * BLOCK)
+            for (int i = 0; i < LANES; i++) lanes[i] = move_512(lanes[i], by_lanes, _mm512_loadu_si512(data + i * (int)BLOCK));
+        all = lanes[0];
+        for (int i = 1; i < LANES; i++) all = move_512(all, by_block, lanes[i]);
+    }
+    for (; data < end; data += BLOCK) all = move_512(all, by_block, _mm512_loadu_si512(data));
+    __m128i pieces[LANES] = {_mm512_castsi512_si128(all), _mm512_extracti64x2_epi64(all, 1),
+                             _mm512_extracti64x2_epi64(all, 2), _mm512_extracti64x2_epi64(all, 3)};
+    return reduce(pieces);
+}
+
+static folding *best_folding(void) {
+    by_2048_bits = forward(2048);
+    by_512_bits = forward(512);
+    by_128_bits = forward(128);
+    if (!__builtin_cpu_supports("pclmul") || !__builtin_cpu_supports("sse4.1")) return fold_portable;
+    if (__builtin_cpu_supports("vpclmulqdq") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
+        return fold_wide;
+    return fold_narrow;
+}
+#else
+static folding *best_folding(void) { return fold_portable; }
 #endif
 
+/* tables[k][b]: what byte b leaves in the remainder after k further zero bytes. */
+__attribute__((constructor)) static void prepare(void) {
+    for (uint32_t byte = 0; byte < 256; byte++) {
+        uint32_t remainder = byte;
+        for (int bit = 0; bit < 8; bit++) remainder = remainder >> 1 ^ (remainder & 1 ? POLYNOMIAL : 0);
+        tables[0][byte] = remainder;
+    }
+    for (uint32_t byte = 0; byte < 256; byte++)
+        for (int k = 1; k < 8; k++) tables[k][byte] = tables[k - 1][byte] >> 8 ^ tables[0][tables[k - 1][byte] & 255];
+    fold = best_folding();
+}
+
 uint32_t tb_crc32(uint32_t crc, const uint8_t *data, size_t size) {
-    uint32_t remainder = ~crc;
-    size_t folded = can_fold() ? size / 64 * 64 : 0;
-    if (folded) remainder = by_folding(remainder, data, folded);
-    return ~by_tables(remainder, data + folded, size - folded);
+    size_t whole = size / BLOCK * BLOCK;
+    uint32_t remainder = whole ? fold(~crc, data, data, whole) : ~crc;
+    return ~by_tables(remainder, data + whole, size - whole);
+}
+
+uint32_t tb_datagram_crc32(const uint8_t *datagram, size_t size) {
+    uint8_t header[BLOCK] = {0};
+    memcpy(header, datagram, BLOCK - TB_CHECKSUM_BYTES);
+    size_t whole = size / BLOCK * BLOCK;
+    return ~by_tables(fold(~0u, header, datagram, whole), datagram + whole, size - whole);
 }

@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include "crc32.h"
+#include "tag.h"
 
 #define HEADER_BYTES 64u
 #define CHECKSUM_AT 60u
@@ -35,9 +36,13 @@ static void put32(uint8_t *at, uint32_t value) {
     put16(at + 2, value);
 }
 
-static void seal(uint8_t *datagram, size_t size) {
-    put32(datagram + CHECKSUM_AT, 0);
-    put32(datagram + CHECKSUM_AT, tb_crc32(0, datagram, size));
+static void seal(const uint8_t *key, uint8_t *datagram, size_t size) {
+    if (key) {
+        uint64_t tag = tb_tag(key, datagram, size);
+        put32(datagram + TB_TAG_AT, (uint32_t)(tag >> 32));
+        put32(datagram + TB_TAG_AT + 4, (uint32_t)tag);
+    }
+    put32(datagram + CHECKSUM_AT, tb_datagram_crc32(datagram, size));
 }
 
 /* --- the ring --- */
@@ -59,7 +64,7 @@ static void add_bypassed(struct tb_results *results, const uint8_t *datagram, si
     uint8_t *copy = row_at(results, row);
     memcpy(copy, datagram, size);
     copy[4] |= FLAG_BYPASSED;
-    seal(copy, size);
+    seal(results->key, copy, size);
     queue(results, row, size, shard);
 }
 
@@ -83,9 +88,10 @@ static void add_result(struct tb_results *results, const struct tb_headers *head
     put32(at + 24, headers->chunk[i]);
     put32(at + 28, number);
     put32(at + 32, number);
+    at[36] = (uint8_t)results->number_format;
     put32(at + 40, (uint32_t)(headers->bitmap[i] >> 32));
     put32(at + 44, (uint32_t)headers->bitmap[i]);
-    seal(at, size);
+    seal(results->key, at, size);
     queue(results, row, size, shard);
 }
 
@@ -155,6 +161,16 @@ static int serve(struct tb_edge *edge, int64_t now_ns) {
 
 static bool can_receive(const struct tb_edge *edge) { return room(edge->results) >= 2 * TB_RECEIVE_BATCH; }
 
+static void note_occupancy(struct tb_occupancy *record, uint64_t high_water, int64_t now_ns) {
+    if (high_water > record->peak) record->peak = (uint32_t)high_water;
+    if (now_ns < record->next_ns || record->peak == record->last || record->count == record->capacity) return;
+    record->times_ns[record->count] = now_ns;
+    record->slots[record->count++] = record->peak;
+    record->last = record->peak;
+    record->peak = 0;
+    record->next_ns = now_ns + record->interval_ns;
+}
+
 /* Take a batch from the socket and submit it. Returns 0, a tb_turn, or minus an errno. */
 static int take_batch(struct tb_edge *edge) {
     int count = tb_receive(edge->receive_fd, edge->shape, edge->rows, edge->stride, edge->in, edge->sizes, edge->probes,
@@ -163,9 +179,13 @@ static int take_batch(struct tb_edge *edge) {
     edge->resting = *edge->taken < TB_RECEIVE_BATCH;
     const int32_t *payloads = (const int32_t *)(const void *)(edge->rows + HEADER_BYTES);
     size_t batch = (size_t)count;
-    if (batch && edge->submit(edge->engine, edge->in, payloads, edge->stride / 4, batch, monotonic_ns()) != batch) {
-        edge->held = (uint32_t)count;
-        return TB_TURN_ENGINE_FAILED;
+    if (batch) {
+        int64_t now_ns = monotonic_ns();
+        if (edge->submit(edge->engine, edge->in, payloads, edge->stride / 4, batch, now_ns) != batch) {
+            edge->held = (uint32_t)count;
+            return TB_TURN_ENGINE_FAILED;
+        }
+        note_occupancy(edge->occupancy, edge->take_high_water(edge->engine), now_ns);
     }
     for (size_t i = 0; i < batch; i++)
         if (edge->in->verdict[i] == TB_BYPASSED_COLLISION || edge->in->verdict[i] == TB_BYPASSED_LATE)
@@ -198,6 +218,7 @@ int tb_edge_run(struct tb_edge *edge) {
         int status = serve(edge, monotonic_ns());
         if (status < 0) return status;
         if (turn) return turn;
+        if (edge->occupancy->count == edge->occupancy->capacity) return TB_TURN_OCCUPANCY;
         if (watched[0].revents) return TB_TURN_CONTROL;
     }
 }

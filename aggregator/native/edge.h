@@ -22,7 +22,20 @@ struct tb_results {
     uint32_t waiting;
     int32_t fd;
     uint32_t island_id;
-    uint32_t zero;
+    uint32_t number_format;
+    const uint8_t *key; /* of the tags; NULL: there are none */
+};
+
+/* How many slots are in use over time: aggregator/occupancy.py says what a sample is. */
+struct tb_occupancy {
+    int64_t *times_ns;
+    uint32_t *slots;
+    int64_t interval_ns;
+    int64_t next_ns;
+    uint32_t capacity;
+    uint32_t count;
+    uint32_t peak; /* the most since the last sample */
+    uint32_t last; /* what the last sample holds */
 };
 
 struct tb_edge {
@@ -37,10 +50,12 @@ struct tb_edge {
     uint32_t *taken;
     struct tb_results *results;
     const struct tb_headers *out; /* of TB_RECEIVE_BATCH rows */
+    struct tb_occupancy *occupancy;
     struct tb_engine *engine;
     size_t (*submit)(struct tb_engine *, const struct tb_headers *, const int32_t *, size_t, size_t, int64_t);
     size_t (*poll)(struct tb_engine *, const struct tb_headers *, int32_t *, size_t, size_t, int64_t);
     int64_t (*next_deadline_ns)(const struct tb_engine *);
+    uint64_t (*take_high_water)(struct tb_engine *);
     int64_t rest_ns;
     int32_t receive_fd;
     int32_t control_fd;
@@ -51,7 +66,8 @@ struct tb_edge {
 enum tb_turn {
     TB_TURN_CONTROL = 1,      /* a message of run control waits */
     TB_TURN_PROBES = 2,       /* probes have arrived; fetch them before the next call */
-    TB_TURN_ENGINE_FAILED = 3 /* `held` contributions still have to be dealt with */
+    TB_TURN_ENGINE_FAILED = 3, /* `held` contributions still have to be dealt with */
+    TB_TURN_OCCUPANCY = 4     /* the record of occupancy is full */
 };
 
 /* Serve until there is something that only the caller can do; returns a tb_turn, or minus an errno. */

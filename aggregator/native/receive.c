@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "crc32.h"
+#include "tag.h"
 
 #define HEADER_BYTES 64u
 #define CHECKSUM_AT 60u
@@ -54,10 +55,7 @@ static enum tb_refusal parse(const uint8_t *datagram, size_t size, struct header
     };
     if (header->kind < CONTRIBUTION || header->kind > PROBE || header->reason > LAST_REASON) return TB_BAD_KIND;
     if (size != HEADER_BYTES + VALUE_BYTES * header->value_count) return TB_BAD_LENGTH;
-    uint8_t blank[HEADER_BYTES];
-    memcpy(blank, datagram, HEADER_BYTES);
-    memset(blank + CHECKSUM_AT, 0, HEADER_BYTES - CHECKSUM_AT);
-    uint32_t crc = tb_crc32(tb_crc32(0, blank, HEADER_BYTES), datagram + HEADER_BYTES, size - HEADER_BYTES);
+    uint32_t crc = tb_datagram_crc32(datagram, size);
     return crc == get32(datagram + CHECKSUM_AT) ? TB_ADMITTED : TB_BAD_CHECKSUM;
 }
 
@@ -74,13 +72,15 @@ static enum tb_refusal admit(const struct tb_shape *shape, const uint8_t *datagr
                              uint32_t source, struct header *header) {
     enum tb_refusal refusal = parse(datagram, size, header);
     if (refusal != TB_ADMITTED) return refusal;
+    if (shape->key && tb_tag(shape->key, datagram, size) != get64(datagram + TB_TAG_AT)) return TB_BAD_TAG;
     const struct tb_flow *flow = shape->flows, *end = shape->flows + shape->flow_count;
     while (flow < end && (flow->group != group || flow->source != source)) flow++;
     if (flow == end) return TB_BAD_GROUP;
     if (flow->contributor != header->source) return TB_BAD_SOURCE;
     if (header->job != shape->job) return TB_BAD_EPOCH;
     if (header->kind == PROBE) return size == HEADER_BYTES + PROBE_BYTES ? TB_ADMITTED : TB_BAD_LENGTH;
-    if (header->kind != CONTRIBUTION || header->flags || header->number_format) return TB_BAD_KIND;
+    if (header->kind != CONTRIBUTION || header->flags || header->number_format != shape->number_format)
+        return TB_BAD_KIND;
     if (header->source >= 64 || header->bitmap != UINT64_C(1) << header->source || header->contributors != 1)
         return TB_BAD_SOURCE;
     uint32_t values = chunk_values(shape, header->shard, header->chunk);

@@ -18,6 +18,7 @@ enum tb_refusal {
     TB_BAD_GROUP,
     TB_BAD_SOURCE,
     TB_BAD_EPOCH,
+    TB_BAD_TAG,
     TB_REFUSALS
 };
 
@@ -34,6 +35,9 @@ struct tb_shape {
     uint32_t values_per_chunk;
     uint32_t shards;
     uint32_t flow_count;
+    uint32_t number_format;
+    uint32_t zero;
+    const uint8_t *key; /* of the packets' tags; NULL: they are not looked at */
     const uint32_t *shard_values;
     const struct tb_flow *flows;
 };

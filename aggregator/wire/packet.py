@@ -5,6 +5,8 @@ import zlib
 from dataclasses import dataclass
 from enum import IntEnum
 
+from aggregator.wire.tag import TAG_AT, packet_tag
+
 MAGIC = 0x5442
 VERSION = 1
 HEADER_BYTES = 64
@@ -19,6 +21,7 @@ FLAG_BYPASSED = 1
 
 _HEADER = struct.Struct("!HBBBBBBIIIHHIIIB3xQQ4xI")
 _CHECKSUM = struct.Struct("!I")
+_TAG = struct.Struct("!Q")
 _CHECKSUM_AT = HEADER_BYTES - _CHECKSUM.size
 _NO_CHECKSUM = bytes(_CHECKSUM.size)
 _FLAGS_AT = 4
@@ -50,6 +53,7 @@ class Refusal(IntEnum):
     VERSION = 3
     KIND = 4
     CHECKSUM = 5
+    TAG = 6
 
 
 # Looking an enum member up by calling the class costs several times as much, for every packet.
@@ -97,17 +101,18 @@ def values_per_frame(mtu_bytes: int) -> int:
     return (mtu_bytes - IPV4_UDP_BYTES - HEADER_BYTES) // VALUE_BYTES
 
 
-def write_packet(out: memoryview, header: Header, payload: memoryview | bytes) -> int:
-    """Write header, payload and checksum to the start of `out`; returns the datagram's bytes.
+def write_packet(out: memoryview, header: Header, payload: memoryview | bytes, key: bytes | None = None) -> int:
+    """Write header, payload, tag and checksum to the start of `out`; returns the datagram's bytes.
 
-    `payload` is a bytes-like object of 4 × `header.value_count` bytes: little-endian values.
+    `payload` is a bytes-like object of 4 × `header.value_count` bytes: little-endian values. Without a key the tag is
+    the header's.
     """
     out[HEADER_BYTES : HEADER_BYTES + VALUE_BYTES * header.value_count] = payload
-    return write_header(out, header)
+    return write_header(out, header, key)
 
 
-def write_header(out: memoryview, header: Header) -> int:
-    """Write header and checksum before a payload that is in `out` already; returns the datagram's bytes."""
+def write_header(out: memoryview, header: Header, key: bytes | None = None) -> int:
+    """Write header, tag and checksum before a payload that is in `out` already; returns the datagram's bytes."""
     size = HEADER_BYTES + VALUE_BYTES * header.value_count
     _HEADER.pack_into(
         out,
@@ -132,20 +137,24 @@ def write_header(out: memoryview, header: Header) -> int:
         header.tag,
         0,
     )
+    if key is not None:
+        _TAG.pack_into(out, TAG_AT, packet_tag(key, out[:size]))
     _CHECKSUM.pack_into(out, _CHECKSUM_AT, zlib.crc32(out[:size]))
     return size
 
 
-def flag_bypassed(datagram: memoryview) -> None:
-    """Flag a whole datagram as bypassed, in place; the checksum follows."""
+def flag_bypassed(datagram: memoryview, key: bytes | None = None) -> None:
+    """Flag a whole datagram as bypassed, in place; tag and checksum follow."""
     datagram[_FLAGS_AT] |= FLAG_BYPASSED
+    if key is not None:
+        _TAG.pack_into(datagram, TAG_AT, packet_tag(key, datagram))
     _CHECKSUM.pack_into(datagram, _CHECKSUM_AT, 0)
     _CHECKSUM.pack_into(datagram, _CHECKSUM_AT, zlib.crc32(datagram))
 
 
-def write_probe(out: memoryview, header: Header, sent_ns: int) -> int:
+def write_probe(out: memoryview, header: Header, sent_ns: int, key: bytes | None = None) -> int:
     """Write a probe that was sent at `sent_ns`; `header` is of kind PROBE and has PROBE_VALUES values."""
-    return write_packet(out, header, _PROBE.pack(sent_ns))
+    return write_packet(out, header, _PROBE.pack(sent_ns), key)
 
 
 def probe_sent_ns(datagram: memoryview) -> int:
@@ -156,10 +165,11 @@ def probe_sent_ns(datagram: memoryview) -> int:
     return sent_ns
 
 
-def parse_packet(datagram: memoryview) -> Header:
+def parse_packet(datagram: memoryview, key: bytes | None = None) -> Header:
     """Check a whole datagram and return its header; the payload is `datagram[HEADER_BYTES:]`.
 
-    Raises PacketError for anything that is not a well-formed packet of this version.
+    With a key, the tag must be the one made with it. Raises PacketError for anything that is not a well-formed packet
+    of this version.
     """
     if len(datagram) < HEADER_BYTES:
         raise PacketError(Refusal.LENGTH)
@@ -178,6 +188,8 @@ def parse_packet(datagram: memoryview) -> Header:
     crc = zlib.crc32(_NO_CHECKSUM, crc)
     if zlib.crc32(datagram[HEADER_BYTES:], crc) != checksum:
         raise PacketError(Refusal.CHECKSUM)
+    if key is not None and packet_tag(key, datagram) != tag:
+        raise PacketError(Refusal.TAG)
     return Header(
         _KINDS[kind],
         source,

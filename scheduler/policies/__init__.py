@@ -1,12 +1,1 @@
-"""The policies that come with the testbed, by name. `interface` says what a policy is."""
-
-from scheduler.policies.all_to_all import AllToAll
-from scheduler.policies.interface import Policy
-from scheduler.policies.pairs import Pairs, PairsLine
-from scheduler.policies.regional import Regional
-from scheduler.policies.search import Search
-from scheduler.policies.triangles import Triangles
-
-NAMED: dict[str, type[Policy]] = {
-    policy.name: policy for policy in (AllToAll, Triangles, Pairs, Regional, PairsLine, Search)
-}
+"""Policies: `interface` says what one is, each has a module of its own, `named` lists them."""

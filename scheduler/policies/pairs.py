@@ -71,12 +71,17 @@ def _best_seats(problem: Problem) -> list[str]:
     for start in range(_STARTS):
         seats = list(problem.islands)
         if start:
+            if evaluations <= 0:
+                break
             generator.shuffle(seats)
         seats_cost = cost(seats)
+        evaluations -= 1
         improved = True
-        while improved and evaluations > 0:
+        while improved:
             improved = False
             for a, b in combinations(range(len(seats)), 2):
+                if evaluations <= 0:
+                    break
                 seats[a], seats[b] = seats[b], seats[a]
                 evaluations -= 1
                 swapped = cost(seats)

@@ -22,6 +22,8 @@ _ORDERS = 30
 # Work per search, in units that grow with what one trial costs.
 _SWAPS = 500_000
 _CHANGES = 400_000
+_MOST_SWAPS = 1000
+_MOST_CHANGES = 1500
 _POOL = 60
 
 
@@ -35,14 +37,14 @@ def search_large(problem: Problem, sizes: Sequence[int], stop: Callable[[], bool
     pool: list[Round] = []
     for lifetime, design in _promising(problem, times, order, sizes, generator):
         labels = LabelSearch(times, design, order)
-        labels.swap(_SWAPS // (n * n), generator, stop)
+        labels.swap(min(_SWAPS // (n * n), _MOST_SWAPS), generator, stop)
         rounds = tuple(rounds_of(design, labels.islands))
         found.append((labels.time_ms * (lifetime + 0.5), rounds))
         pool += rounds
     if not found:
         raise PolicyError(f"policy search: no design for {n} islands has cliques of these sizes only at this memory")
     local = _LocalSearch(problem, times, sizes, *min(found))
-    local.run(_CHANGES // (n * n), generator, stop)
+    local.run(min(_CHANGES // (n * n), _MOST_CHANGES), generator, stop)
     pool += local.seen[-_POOL:]
     return _from_pool(problem, list(dict.fromkeys([*local.rounds, *pool]))[:_POOL], local.rounds, stop)
 

@@ -10,12 +10,13 @@ from scheduler.search.lifetimes import lifetimes
 from scheduler.search.pool import Pool
 
 # T of the longest round allowed, relative to the shortest with which all islands can mix.
-CAPS = (1.02, 1.08, 1.15, 1.2, 1.25, 1.3, 1.38, 1.46, 1.55, 1.7, 2.0, 2.4)
+CAPS = (1.05, 1.15, 1.2, 1.28, 1.4, 1.6, 2.0, 2.4)
 _LENGTHS = (2, 3, 4, 5, 6)
 _CHOICES = 260
 _STARTS = 2
 _BEAM = 3
 _EXTENSION_CAPS = (1.0 + 1e-9, 1.1)
+_EXTENSIONS = 3
 
 
 class SequenceSearch:
@@ -56,7 +57,7 @@ class SequenceSearch:
         if rounds is None:
             return
         longest_ms = max(self._pool.solve(k) for k in rounds)
-        for cap in _EXTENSION_CAPS:
+        for cap in _EXTENSION_CAPS * _EXTENSIONS:
             up_to = int(np.searchsorted(self._pool.lower_ms, cap * longest_ms, side="right"))
             choices = self._pool.coarsest(up_to, _CHOICES)
             self._longer([self._descend(list(rounds), choices)], choices)

@@ -166,7 +166,7 @@ def _print(topology: Topology, plans: list[Plan], scale: Scale) -> None:
     console = Console(highlight=False)
     table = Table(title=f"{topology.name}: {plans[0].payload_gb:g} GB per island and round", title_justify="left")
     table.add_column("policy", no_wrap=True)
-    for heading in ("memory GB", "T ms", "+ packets ms", "A rounds", "objective ms", "bound ms"):
+    for heading in ("memory\nGB", "T\nms", "packets\n+ ms", "A\nrounds", "objective\nms", "bound\nms"):
         table.add_column(heading, justify="right")
     for planned in plans:
         bound = _number(planned.lower_bound_ms, 0)
@@ -198,7 +198,7 @@ def _round_table(position: int, planned_round: RoundPlan) -> Table:
     table = Table(title=title, title_justify="left")
     table.add_column("island", no_wrap=True)
     table.add_column("to")
-    for heading in ("offset ms", "duration ms", "rate Gbit/s", "peak memory GB"):
+    for heading in ("offset\nms", "duration\nms", "rate\nGbit/s", "peak memory\nGB"):
         table.add_column(heading, justify="right")
     for flow in planned_round.flows:
         table.add_row(

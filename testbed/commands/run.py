@@ -7,12 +7,13 @@ from typing import Any
 
 from rich.console import Console
 
+from aggregator.deadlines import DEADLINE_POLICIES
 from scheduler.exchange import AGGREGATIONS
-from testbed.commands.arguments import number, whole_number
+from testbed.commands.arguments import add_impairment_options, number, whole_number
 from testbed.errors import TestbedError
 from testbed.network.command_line import open_command_line
 from testbed.run.experiment import Watchers, run_experiment
-from testbed.run.settings import RunSettings
+from testbed.run.settings import NUMBER_FORMATS, EdgeSettings, RunSettings
 from testbed.run.summary import passed, print_table
 from testbed.scale import Scale
 
@@ -29,7 +30,7 @@ def add_parser(commands: Any) -> None:
     )
     option = parser.add_argument
     option("--topology", default=defaults.topology, metavar="NAME|FILE", help="built-in topology or a topology file")
-    option("--policy", default=defaults.policy, metavar="NAME", help="all-to-all, triangles, pairs or regional")
+    option("--policy", default=defaults.policy, metavar="NAME", help="a policy by name, or path/file.py:Name")
     option("--memory-gb", type=number(at_least=0), default=defaults.memory_gb, help="memory of each aggregator")
     option("--payload-gb", type=number(above=0), default=defaults.payload_gb, help="what each island sends per round")
     option("--rounds", type=whole_number(1), default=defaults.rounds, help="how many rounds to run")
@@ -53,7 +54,7 @@ def add_parser(commands: Any) -> None:
         default=defaults.scale.time_dilation,
         help="factor on all times, for slow machines; results are printed undilated",
     )
-    option("--links", default=defaults.links, metavar="KIND", help="how links are emulated: auto or delayline")
+    option("--links", default=defaults.links, metavar="KIND", help="how links are emulated: auto, netem or delayline")
     option(
         "--multicast",
         default=defaults.multicast,
@@ -74,7 +75,55 @@ def add_parser(commands: Any) -> None:
         metavar="H",
         help="hosts that share an island's payload and access link",
     )
-    option("--engine", default=defaults.engine, metavar="NAME", help="the aggregator's engine")
+    option(
+        "--engine", default=defaults.engine, metavar="NAME|PATH", help="the aggregator's engine, or a library of one"
+    )
+    option(
+        "--engine-load-time-s",
+        type=number(at_least=0),
+        default=defaults.edge.engine_load_time_s,
+        help="how long the engine loads, as a card does its image; contributions pass through meanwhile",
+    )
+    option(
+        "--edge-memory-gb",
+        type=number(at_least=0),
+        default=defaults.edge.memory_gb,
+        help="memory that the aggregators really have, if it is not what the plan counts on",
+    )
+    option(
+        "--collision",
+        choices=("bypass-new", "evict-old"),
+        default=defaults.edge.collision,
+        help="what gives way when a contribution finds no slot: itself, or the oldest sum",
+    )
+    option(
+        "--late",
+        choices=("bypass", "drop"),
+        default=defaults.edge.late,
+        help="what becomes of a contribution whose sum has gone out",
+    )
+    option(
+        "--deadline",
+        choices=tuple(DEADLINE_POLICIES),
+        default=defaults.edge.deadline,
+        help="how long a sum waits: as planned, or less as arrivals show",
+    )
+    option(
+        "--slots-per-source",
+        type=number(above=0),
+        default=defaults.edge.slots_per_source,
+        metavar="SHARE",
+        help="share of an aggregator's slots that one island's contributions may take",
+    )
+    option(
+        "--number-format",
+        choices=tuple(NUMBER_FORMATS),
+        default=defaults.number_format,
+        help="fixed: exact integer sums; f32: for comparison, its sums depend on the order of arrival",
+    )
+    option("--tags", action="store_true", help="give every packet a keyed tag, and refuse those without")
+    add_impairment_options(parser)
+    option("--scenario", type=Path, metavar="FILE", help="what happens to the links during the run (docs/scenarios.md)")
     option("--seed", type=whole_number(0), default=defaults.seed, help="seed of everything random")
     option("--out", type=Path, metavar="DIR", help="the run directory (default: runs/<UTC time>-<policy>)")
     option("--strict", action="store_true", help="exit 1 also when the median round is more than 5 %% off its plan")
@@ -112,6 +161,18 @@ def execute(arguments: argparse.Namespace) -> int:
         trees=arguments.trees,
         hosts_per_island=arguments.hosts_per_island,
         engine=arguments.engine,
+        number_format=arguments.number_format,
+        tags=arguments.tags,
+        edge=EdgeSettings(
+            memory_gb=arguments.edge_memory_gb,
+            collision=arguments.collision,
+            late=arguments.late,
+            deadline=arguments.deadline,
+            slots_per_source=arguments.slots_per_source,
+            engine_load_time_s=arguments.engine_load_time_s,
+        ),
+        link_settings=tuple(arguments.link_settings),
+        scenario=arguments.scenario,
         seed=arguments.seed,
         out=arguments.out,
         strict=arguments.strict,

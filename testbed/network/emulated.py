@@ -84,6 +84,7 @@ def emulated_links(topology: Topology, scale: Scale, seed: int, hosts: int = 1) 
             )
         )
     for island in topology.islands:
+        own_seed = seed + 2 * len(links)
         delay_ns = scale.emulated_ns(island.access_one_way_delay_ms)
         up, down = scale.rate_bps(island.access_up_gbps), scale.rate_bps(island.access_down_gbps)
         edge, inside = naming.edge_name(island.id), naming.access_node(island.id, hosts)
@@ -92,8 +93,8 @@ def emulated_links(topology: Topology, scale: Scale, seed: int, hosts: int = 1) 
                 f"{edge}-{inside}",
                 LinkEnd(edge, naming.EDGE_TO_HOST),
                 LinkEnd(inside, naming.HOST_TO_EDGE if hosts == 1 else naming.LAN_TO_EDGE),
-                Direction(delay_ns, down, default_queue_bytes(down)),
-                Direction(delay_ns, up, default_queue_bytes(up)),
+                Direction(delay_ns, down, default_queue_bytes(down), seed=own_seed),
+                Direction(delay_ns, up, default_queue_bytes(up), seed=own_seed + 1),
             )
         )
     return tuple(links)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from scheduler.plan import Plan
 from testbed.errors import RunFailed
 from testbed.multicast.groups import Tree
-from testbed.multicast.interface import RunningPlane
+from testbed.multicast.interface import MulticastError, RunningPlane
 from testbed.run.probing import ProbedPath, probe_trees
 from testbed.run.processes import ANSWER_TIMEOUT_S, Fleet
 from testbed.run.program import Epoch
@@ -58,19 +58,20 @@ class Epochs:
         self._prepared: Epoch | None = None
         self._first_round = 0
         self._just_left: list[Tree] = []
+        self._moves = 0
         self.current = start_up.epoch
         self.all = {self.current.number: self.current}
 
     def begin(self) -> None:
-        """Bring the first epoch into operation. Raises RunFailed or MulticastError."""
+        """Bring the first epoch into operation. Raises RunFailed."""
         self._introduce(self.current)
 
     def schedule(self, changes: Mapping[int, Plan]) -> None:
         """Go over to these plans at these rounds."""
         self._scheduled = dict(changes)
 
-    def request(self, plan: Plan) -> None:
-        """Go over to a plan as soon as it is ready: at the end of this round, or of the next one."""
+    def request(self, plan: Plan | None) -> None:
+        """Go over to a plan as soon as it is ready: at the end of this round, or of the next one. None: to no other."""
         with self._lock:
             self._requested = plan
 
@@ -79,7 +80,7 @@ class Epochs:
         return self.current.phase_of(round_number - self._first_round)
 
     def prepare(self, round_number: int) -> None:
-        """While this round is under way, make ready what shall follow it. Raises RunFailed or MulticastError."""
+        """While this round is under way, make ready what shall follow it. Raises RunFailed."""
         with self._lock:
             plan, self._requested = self._requested, None
         plan = plan or self._scheduled.get(round_number + 1)
@@ -91,7 +92,15 @@ class Epochs:
         with self._lock:
             self._prepared = epoch
             self.all[epoch.number] = epoch
-        self._introduce(epoch)
+        moves_before = self._moves
+        try:
+            self._introduce(epoch)
+        except RunFailed:
+            if self._moves == moves_before:
+                raise
+            # A link failed meanwhile, and the epoch was planned for a network that is no more.
+            self._prepared = None
+            self._leave(epoch)
 
     def switch(self, next_round: int) -> None:
         """Between two rounds: from `next_round` on the epoch that was prepared is in force, and the old is left."""
@@ -101,10 +110,17 @@ class Epochs:
             old, self.current, self._prepared = self.current, self._prepared, None
             self._first_round = next_round
         self._before_removal(old.distinct_trees())
+        self._leave(old)
+
+    def _leave(self, old: Epoch) -> None:
+        """Leave an epoch's groups and have the routers forget its trees. Raises RunFailed."""
         edges = self._fleet.of("edge")
         self._fleet.send(edges, "leave", epoch=old.number)
         self._fleet.gather(edges, "left", ANSWER_TIMEOUT_S * self._start_up.settings.scale.time_dilation)
-        self._plane.remove(old.distinct_trees())
+        try:
+            self._plane.remove(old.distinct_trees())
+        except MulticastError as error:
+            raise RunFailed(f"epoch {old.number} could not be left: {error}") from error
         # Routers may still be busy forgetting these.
         self._just_left = old.distinct_trees()
 
@@ -119,9 +135,13 @@ class Epochs:
         ]
 
     def move(self, moves: Mapping[Tree, Tree]) -> None:
-        """Carry live trees over other links. Raises MulticastError."""
-        self._plane.move(moves)
+        """Carry live trees over other links. Raises RunFailed."""
+        try:
+            self._plane.move(moves)
+        except MulticastError as error:
+            raise RunFailed(f"trees could not be moved: {error}") from error
         with self._lock:
+            self._moves += 1
             self.current = _with_moved(self.current, moves)
             if self._prepared is not None:
                 self._prepared = _with_moved(self._prepared, moves)
@@ -139,12 +159,15 @@ class Epochs:
 
         trees = epoch.distinct_trees()
         self._start_up.network.add_host_addresses(tree.address for tree in trees)
-        self._plane.install(trees)
-        note("routes and entries")
-        announce_epoch(self._fleet, self._start_up, epoch)
-        note("joins")
-        self._plane.confirm(trees, CONFIRM_TIMEOUT_S * scale.time_dilation)
-        note("trees as planned")
+        try:
+            self._plane.install(trees)
+            note("routes and entries")
+            announce_epoch(self._fleet, self._start_up, epoch)
+            note("joins")
+            self._plane.confirm(trees, CONFIRM_TIMEOUT_S * scale.time_dilation)
+            note("trees as planned")
+        except MulticastError as error:
+            raise RunFailed(f"epoch {epoch.number}: {error}") from error
         paths = probe_trees(self._fleet, epoch, self._start_up.topology, scale)
         if not paths:
             raise RunFailed("no island sends anything in this schedule")

@@ -1,9 +1,8 @@
 """One experiment from its settings to its summary: plan, build, prove, run, measure, clean up."""
 
-import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,6 +10,11 @@ from rich.console import Console
 
 from scheduler.plan import Plan, plan_to_json
 from scheduler.topology import Topology
+from testbed.errors import RunFailed
+from testbed.live.links import LiveLinks
+from testbed.live.protocol import socket_path
+from testbed.live.running import LiveRun
+from testbed.live.server import ControlServer
 from testbed.multicast.counters import RouterCounters, drop_warnings
 from testbed.multicast.interface import RunningPlane, Site
 from testbed.network.emulated import EmulatedNetwork, build_network
@@ -22,36 +26,41 @@ from testbed.run.accounting import (
     link_loads,
     planned_streams,
     saving,
+    unsummed_bytes,
 )
 from testbed.run.epochs import Epochs, Readiness
 from testbed.run.failures import LinkFailures, Reaction
 from testbed.run.preparing import Prepared, plan_policy, prepare
 from testbed.run.processes import TRAINING_TIMEOUT_S, Fleet
 from testbed.run.program import Epoch
-from testbed.run.rounds import Progress, RoundRecord, run_rounds
+from testbed.run.rounds import RoundRecord, run_rounds
 from testbed.run.rundir import RunDirectory, make_run_directory
-from testbed.run.settings import RunSettings
+from testbed.run.settings import NUMBER_FORMATS, RunSettings
 from testbed.run.startup import StartUp, memory_budget, start_processes
-from testbed.run.state import RunState, mark_run, new_run, release_run
+from testbed.run.state import RunState, marked_run
+from testbed.run.strain import Strain, StrainGauge, strain_to_json
 from testbed.run.summary import Outcome, summarise
 from testbed.topology.files import topology_to_json
+from testbed.verify.check import check_links_quickly
 
 
 @dataclass(frozen=True)
 class Running:
-    """A run in the middle of its rounds, for those who act on it from other threads."""
+    """A run in the middle of its rounds, for those who act on it."""
 
     network: EmulatedNetwork
+    links: LiveLinks
     epochs: Epochs
-    failures: LinkFailures
-    progress: Progress
+    fleet: Fleet
 
 
 @dataclass(frozen=True)
 class Watchers:
-    """What else happens with a run. `during` gets it before its rounds; `after` follows the rounds, all still up."""
+    """What else happens with a run: `on_start` of each round (its number, and its start in ns), and `after` the rounds,
+    while everything is still up.
+    """
 
-    during: Callable[[Running], None] = lambda _running: None
+    on_start: Callable[[Running, int, int], None] = lambda _running, _number, _start_ns: None
     after: Callable[[Running], None] = lambda _running: None
 
 
@@ -67,27 +76,12 @@ def run_experiment(settings: RunSettings, console: Console, watchers: Watchers =
         f"T = {prepared.plan.round_time_ms:.1f} ms; links {prepared.link_kind.name}, multicast {prepared.plane.name}"
     )
     run_dir = make_run_directory(settings.out, settings.policy)
-    with _marked_run(run_dir) as state:
+    with marked_run(run_dir.path, run_dir.give_to_caller) as state:
         run_dir.manifest(settings, state.run_id, topology_to_json(prepared.topology), plan_to_json(prepared.plan))
         run_dir.event("planned", policy=settings.policy, round_time_ms=prepared.plan.round_time_ms)
         summary = _run(prepared, state, run_dir, console, watchers)
         run_dir.summary(summary)
         return summary
-
-
-@contextmanager
-def _marked_run(run_dir: RunDirectory) -> Iterator[RunState]:
-    """Mark the run on the machine; on the way out nothing of it remains, however it ended."""
-    state = new_run()
-    try:
-        mark_run(state, run_dir.path)
-        yield state
-    finally:
-        # The user's second Ctrl-C must not stop the clean-up that the first one started.
-        previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
-        release_run(state.run_id)
-        run_dir.give_to_caller()
-        signal.signal(signal.SIGINT, previous)
 
 
 def _run(
@@ -103,9 +97,14 @@ def _run(
             f"network: {len(network.pids)} nodes and {len(prepared.links)} links in {time.monotonic() - began:.2f} s"
         )
         run_dir.event("network_built", nodes=len(network.pids), links=len(prepared.links))
+        _check_links(prepared, network, run_dir, console)
 
         fleet = Fleet(run_dir.logs)
         undo.callback(fleet.stop)
+        live_links = LiveLinks(prepared.links, network.links, settings.scale)
+        live = LiveRun(_about(prepared, state, run_dir), live_links, prepared.scenario, fleet, run_dir, settings.scale)
+        server = ControlServer(socket_path(state.directory), state.run_id, fleet, live.commands())
+        undo.callback(server.close)
         start_up = StartUp(topology, epoch, prepared.framing, prepared.workload, settings, network, state, run_dir.logs)
         started = start_processes(fleet, start_up)
         run_dir.event("processes_started")
@@ -136,24 +135,40 @@ def _run(
             network.reroute,
             lambda reaction: _report_reaction(reaction, run_dir, console),
         )
-        running = Running(network, epochs, failures, Progress())
-        watchers.during(running)
+        live_links.follow(failures.links_are_down)
+        running = Running(network, live_links, epochs, fleet)
+        gauge = StrainGauge(network.links, [*fleet.of("edge"), *fleet.of("dataplane")], settings.scale)
+        strains: list[Strain] = []
+
+        def round_started(number: int, start_ns: int) -> None:
+            gauge.begin()
+            live.round_started(number, start_ns)
+            watchers.on_start(running, number, start_ns)
+
+        def take_down(record: RoundRecord) -> None:
+            strains.append(gauge.read(record))
+            _report_round(record, strains[-1], prepared, run_dir, console)
+
         records = run_rounds(
             fleet,
             epochs,
             started.areas,
             settings.rounds,
-            running.progress,
-            lambda record: _report_round(record, prepared, run_dir, console),
+            NUMBER_FORMATS[settings.number_format],
+            round_started,
+            take_down,
             failures.disturbed,
             network.links.counters,
         )
+        warnings = [*started.warnings, *network.links.warnings, *live.rounds_done()]
         fleet.send(fleet.of("trainer"), "evaluate")
         evaluated = fleet.gather(fleet.of("trainer"), "evaluated", TRAINING_TIMEOUT_S * settings.scale.time_dilation)
         used = [each for each in epochs.all.values() if any(record.epoch == each.number for record in records)]
         loads = _loads(prepared, used, records)
         drops = router_counters.read(trees_moved=any(reaction.moved_trees for reaction in failures.reactions))
-        run_dir.rounds(records, settings.scale)
+        run_dir.rounds(records, strains, settings.scale)
+        memory = memory_budget(topology, settings, prepared.framing)
+        run_dir.memory(records, settings.scale, memory.slot_bytes)
         run_dir.event("finished", rounds=len(records), drops={router: asdict(each) for router, each in drops.items()})
         watchers.after(running)
         return summarise(
@@ -161,17 +176,47 @@ def _run(
                 settings=settings,
                 epochs=used,
                 records=records,
+                strains=strains,
                 loads=loads,
                 saving=saving(loads, topology, prepared.framing),
                 evaluations={process.island: evaluated[process] for process in fleet.of("trainer")},
-                memory=memory_budget(topology, settings, prepared.framing),
+                memory=memory,
                 links_kind=prepared.link_kind.name,
                 multicast_plane=prepared.plane.name,
                 reactions=failures.reactions,
                 run_dir=str(run_dir.path),
-                warnings=[*started.warnings, *drop_warnings(drops)],
+                warnings=[*warnings, *drop_warnings(drops)],
             )
         )
+
+
+def _about(prepared: Prepared, state: RunState, run_dir: RunDirectory) -> dict[str, Any]:
+    """What never changes in the answer to `status`."""
+    return {
+        "run": state.run_id,
+        "topology": prepared.topology.name,
+        "policy": prepared.settings.policy,
+        "epoch": prepared.epoch.number,
+        "rounds": prepared.settings.rounds,
+        "links_kind": prepared.link_kind.name,
+        "multicast_plane": prepared.plane.name,
+        "run_dir": str(run_dir.path),
+    }
+
+
+def _check_links(prepared: Prepared, network: EmulatedNetwork, run_dir: RunDirectory, console: Console) -> None:
+    """Raises RunFailed, before any traffic, if a link is not what was asked."""
+    began = time.monotonic()
+    findings = check_links_quickly(prepared.links, network.pids, prepared.settings.scale)
+    run_dir.event("links_checked", links=[finding.to_json() for finding in findings])
+    wrong = [finding for finding in findings if not finding.ok]
+    if wrong:
+        others = f" ({len(wrong) - 1} more directions are wrong, see events.jsonl)" if len(wrong) > 1 else ""
+        raise RunFailed(
+            f"link {wrong[0].link}: {'; '.join(wrong[0].wrong)}{others}; testbed verify measures them all; on a busy "
+            "machine try a larger --time-dilation"
+        )
+    console.print(f"links: {len(findings)} directions are what was asked, checked in {time.monotonic() - began:.2f} s")
 
 
 def _loads(prepared: Prepared, epochs: Sequence[Epoch], records: Sequence[RoundRecord]) -> list[LinkLoad]:
@@ -187,7 +232,8 @@ def _loads(prepared: Prepared, epochs: Sequence[Epoch], records: Sequence[RoundR
     if prepared.plane.name == "pim":
         allowed += round(ROUTING_BYTES_PER_S * sum(record.completion_ns for record in steady) / 1e9)
     readings = [(record.before, record.after) for record in steady]
-    return link_loads(planned, unicast, prepared.framing, readings, allowed)
+    extra = unsummed_bytes(steady, prepared.framing, hosts) if settings.aggregation == "edge" else {}
+    return link_loads(planned, unicast, extra, prepared.framing, readings, allowed)
 
 
 def _report_readiness(
@@ -225,10 +271,13 @@ def _report_reaction(reaction: Reaction, run_dir: RunDirectory, console: Console
     run_dir.event("links_changed", **asdict(reaction))
 
 
-def _report_round(record: RoundRecord, prepared: Prepared, run_dir: RunDirectory, console: Console) -> None:
+def _report_round(
+    record: RoundRecord, strain: Strain, prepared: Prepared, run_dir: RunDirectory, console: Console
+) -> None:
     scale, rounds = prepared.settings.scale, prepared.settings.rounds
     expected, delivered = record.total("expected"), record.total("delivered")
-    verdict = "sums exact" if record.exact else "SUMS WRONG"
+    right = "exact" if prepared.settings.number_format == "fixed" else "right but for rounding"
+    verdict = f"sums {right}" if record.exact else "SUMS WRONG"
     verdict += ", digests equal" if record.digests_equal else ", DIGESTS DIFFER"
     if record.outages:
         worst = max(record.outages, key=lambda outage: outage.duration_ns)
@@ -236,12 +285,17 @@ def _report_round(record: RoundRecord, prepared: Prepared, run_dir: RunDirectory
             f"; {len(record.outages)} streams had outages, the longest {worst.source} to {worst.receiver}: "
             f"{scale.undilated_ms(worst.duration_ns):.0f} ms"
         )
+    if strain.reasons:
+        verdict += f"; NOT TRUSTWORTHY: {'; '.join(strain.reasons)}"
     console.print(
         f"round {record.number + 1:>{len(str(rounds))}}/{rounds}: "
         f"{scale.undilated_ms(record.completion_ns):.1f} ms of {scale.undilated_ms(record.planned_ns):.1f} "
         f"+ {scale.undilated_ms(record.packetisation_ns):.1f}, ratio {record.ratio:.3f}, "
         f"{delivered} of {expected} contributions, {verdict}"
     )
+    for restart in record.restarts:
+        console.print(f"{restart.process} ended ({restart.how}); started again within {restart.outage_s:.2f} s")
+        run_dir.event("restart", **vars(restart))
     run_dir.event(
         "round",
         round=record.number,
@@ -252,7 +306,9 @@ def _report_round(record: RoundRecord, prepared: Prepared, run_dir: RunDirectory
         exact=record.exact,
         digests_equal=record.digests_equal,
         done=record.done,
-        retired=record.retired,
+        retired=record.retired_without_occupancy(),
+        prepared=record.ready,
         applied=record.applied,
+        strain=strain_to_json(strain),
         outages=[asdict(outage) for outage in record.outages],
     )

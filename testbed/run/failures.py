@@ -63,10 +63,11 @@ class LinkFailures:
         self.reactions: list[Reaction] = []
 
     def links_are_down(self, down: Iterable[LinkPair]) -> None:
-        """React to exactly these core links being down. Raises MulticastError if routers do not take the new trees."""
+        """React to exactly these links being down; access links do not count. Raises RunFailed."""
         with self._lock:
             began = time.monotonic_ns()
-            before, self._down = self._down, frozenset(down)
+            core = {frozenset(link.id) for link in self._topology.links}
+            before, self._down = self._down, frozenset(down) & core
             if self._down == before:
                 return
             left = [link for link in self._topology.links if frozenset(link.id) not in self._down]
@@ -82,8 +83,9 @@ class LinkFailures:
                 self._epochs.request(plan)
                 reaction = replace(reaction, replanned_round_time_ms=plan.round_time_ms)
             except TopologyError:
-                pass  # the graph is cut: `cut_off` says so
+                self._epochs.request(None)  # the graph is cut: `cut_off` says so
             except (TestbedError, SchedulerError, SolverError) as error:
+                self._epochs.request(None)
                 reaction = replace(reaction, trouble=str(error))
             self.reactions.append(reaction)
             self._on_reaction(reaction)

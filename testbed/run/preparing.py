@@ -14,6 +14,8 @@ from scheduler.topology import Topology
 from testbed.errors import TestbedError
 from testbed.links.interface import Link, LinkKind
 from testbed.links.kinds import choose_link_kind
+from testbed.live.scenario import Event, load_scenario
+from testbed.live.settings import applied
 from testbed.multicast.groups import Tree
 from testbed.multicast.interface import MulticastPlane
 from testbed.multicast.planes import check_plane_name, choose_plane
@@ -24,7 +26,7 @@ from testbed.run.frames import Framing, frame_payload
 from testbed.run.machine import check_machine
 from testbed.run.program import Epoch, make_epoch
 from testbed.run.rundir import check_run_directory
-from testbed.run.settings import RunSettings
+from testbed.run.settings import NUMBER_FORMATS, RunSettings
 from testbed.topology.load import load_topology
 
 
@@ -42,6 +44,7 @@ class Prepared:
     links: tuple[Link, ...]
     link_kind: LinkKind
     plane: MulticastPlane
+    scenario: tuple[Event, ...]
 
     def make_epoch(self, number: int, plan: Plan, live: list[Tree], used_groups: set[str]) -> Epoch:
         """A further epoch of the run, beside the trees that are live, on groups that were not used if possible."""
@@ -58,10 +61,7 @@ def prepare(settings: RunSettings) -> Prepared:
         workload = load_workload(settings.workload)
     except ValueError as error:
         raise TestbedError(f"--workload: {error}") from error
-    try:
-        make_engine(settings.engine)
-    except EngineError as error:
-        raise TestbedError(f"--engine: {error}") from error
+    _check_engine(settings)
     check_run_directory(settings.out)
     check_plane_name(settings.multicast)
     plan = plan_policy(settings, topology, settings.policy)
@@ -77,8 +77,10 @@ def prepare(settings: RunSettings) -> Prepared:
     naming.check_hosts(hosts)
     epoch = make_epoch(0, plan, topology, framing, settings.scale, hosts, copies)
     links = emulated_links(topology, settings.scale, settings.seed, hosts)
+    links = applied(links, settings.link_settings, settings.scale)
     check_machine(len(naming.node_names(topology, hosts)))
     link_kind = choose_link_kind(settings.links, links)
+    scenario = load_scenario(settings.scenario, links, link_kind, settings.scale) if settings.scenario else ()
     # Two epochs are live at once while one follows the other.
     trees, live = [epoch.distinct_trees()], epoch.distinct_trees()
     for number in sorted(changes):
@@ -86,7 +88,22 @@ def prepare(settings: RunSettings) -> Prepared:
         trees.append([*live, *new])
         live = new
     plane = choose_plane(settings.multicast, topology, trees)
-    return Prepared(settings, topology, plan, changes, framing, epoch, workload, links, link_kind, plane)
+    return Prepared(settings, topology, plan, changes, framing, epoch, workload, links, link_kind, plane, scenario)
+
+
+def _check_engine(settings: RunSettings) -> None:
+    """Raise TestbedError unless the engine is there and can do what is asked."""
+    try:
+        capabilities = make_engine(settings.engine).capabilities()
+    except EngineError as error:
+        raise TestbedError(f"--engine: {error}") from error
+    if settings.edge.collision not in capabilities.collision_policies:
+        known = ", ".join(capabilities.collision_policies)
+        raise TestbedError(f"--collision {settings.edge.collision}: engine {settings.engine} has only {known}")
+    if NUMBER_FORMATS[settings.number_format] not in capabilities.number_formats:
+        raise TestbedError(f"--number-format {settings.number_format}: engine {settings.engine} cannot add it")
+    if settings.edge.slots_per_source > 1:
+        raise TestbedError(f"--slots-per-source {settings.edge.slots_per_source:g}: a share is at most 1")
 
 
 def plan_policy(settings: RunSettings, topology: Topology, policy: str) -> Plan:

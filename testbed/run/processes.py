@@ -1,23 +1,30 @@
 """The processes of a run and the talk with them (docs/run-control.md)."""
 
+import heapq
+import itertools
 import os
+import select
 import selectors
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from aggregator.wire import control
 from testbed.errors import RunFailed
+from testbed.run.supervision import Restart, Script
 
 RUN_ID_VARIABLE = "TESTBED_RUN"
 STOP_TIMEOUT_S = 3.0
 # Undilated; how long a run waits for its processes.
 TRAINING_TIMEOUT_S = 300.0
 ANSWER_TIMEOUT_S = 30.0
+RESTART_TIMEOUT_S = 10.0
+MAX_RESTARTS = 5  # of one process in a run: one that dies over and over does not get better
 
 # One thread for linear algebra and fixed hashing, so that the same training gives the same bits everywhere.
 _PINNED = {
@@ -70,7 +77,7 @@ def spawn(
     if namespace_pid is not None:
         command += ["nsenter", f"--net=/proc/{namespace_pid}/ns/net"]
     command += python_command(module, "--control-fd", str(theirs.fileno()))
-    with (log_dir / f"{_name(role, island, host)}.log").open("wb") as log:
+    with (log_dir / f"{_name(role, island, host)}.log").open("ab") as log:
         popen = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -81,22 +88,53 @@ def spawn(
             start_new_session=True,
         )
     theirs.close()
+    if role == "edge":
+        # One that is started again in the middle of a round must not wait for the training. It is below all that is
+        # under way; when it is set up it takes its own priority.
+        with suppress(PermissionError):
+            os.sched_setscheduler(popen.pid, os.SCHED_FIFO, os.sched_param(1))
     return Process(role, island, popen, ours, host)
 
 
 class Fleet:
-    """All processes of a run. Messages of a process that nobody waits for yet are kept for later."""
+    """All processes of a run. Messages of a process that nobody waits for yet are kept for later.
+
+    A process that was added with `start_again` is supervised: when it ends it is started again and told all that its
+    predecessor was told; what that had not answered is answered by its successor. A process is known by role and
+    island, so either of the two stands for both.
+
+    Whoever wants to be called meanwhile, from the thread that waits, registers with `watch` or `call_at`.
+    """
 
     def __init__(self, log_dir: Path) -> None:
         self._log_dir = log_dir
         self._processes: list[Process] = []
         self._waiting: dict[Process, list[control.Message]] = {}
         self._selector = selectors.DefaultSelector()
+        self._start_again: dict[Process, Callable[[], Process]] = {}
+        self._scripts: dict[Process, Script] = {}
+        self.restarts: list[Restart] = []
+        self._calls: list[tuple[int, int, Callable[[], None]]] = []
+        self._call_numbers = itertools.count()
 
-    def add(self, process: Process) -> None:
+    def add(self, process: Process, start_again: Callable[[], Process] | None = None) -> None:
         self._processes.append(process)
+        if start_again is not None:
+            self._start_again[process] = start_again
+            self._scripts[process] = Script()
         self._waiting[process] = []
         self._selector.register(process.channel, selectors.EVENT_READ, process)
+
+    def watch(self, fileobj: socket.socket, callback: Callable[[], None]) -> None:
+        """Call back whenever there is something to read."""
+        self._selector.register(fileobj, selectors.EVENT_READ, callback)
+
+    def unwatch(self, fileobj: socket.socket) -> None:
+        self._selector.unregister(fileobj)
+
+    def call_at(self, due_ns: int, callback: Callable[[], None]) -> None:
+        """Call back once, not before this time of CLOCK_MONOTONIC."""
+        heapq.heappush(self._calls, (due_ns, next(self._call_numbers), callback))
 
     def of(self, role: str) -> list[Process]:
         return [process for process in self._processes if process.role == role]
@@ -112,10 +150,13 @@ class Fleet:
             self._send(process, kind, fields)
 
     def _send(self, process: Process, kind: str, fields: Mapping[str, object]) -> None:
+        process = self._present(process)
+        if process in self._scripts:
+            self._scripts[process].sent(kind, fields)
         try:
             process.channel.send(kind, **fields)
-        except OSError as error:
-            raise self._death(process) from error
+        except OSError:
+            self._replace(process)
 
     def gather(self, processes: Iterable[Process], kind: str, timeout_s: float) -> dict[Process, control.Message]:
         """Wait for a message of one kind from each process.
@@ -137,8 +178,26 @@ class Fleet:
             if remaining <= 0:
                 silent = ", ".join(process.name for process in wanted if process not in answers)
                 raise RunFailed(f"no {kind!r} from {silent} within {timeout_s:.0f} s; see {self._log_dir}")
-            for key, _ in self._selector.select(remaining):
+            self._wait(remaining)
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass; messages are kept and callbacks called meanwhile. Raises RunFailed."""
+        deadline = time.monotonic() + seconds
+        while (remaining := deadline - time.monotonic()) > 0:
+            self._wait(remaining)
+
+    def _wait(self, at_most_s: float) -> None:
+        """Until something happens: a message is kept, a callback called."""
+        if self._calls:
+            at_most_s = min(at_most_s, max(self._calls[0][0] - time.monotonic_ns(), 0) / 1e9)
+        # One at a time: taking a message may start a process again, which ends the channel of its predecessor.
+        for key, _ in self._selector.select(at_most_s)[:1]:
+            if isinstance(key.data, Process):
                 self._receive(key.data)
+            else:
+                key.data()
+        while self._calls and self._calls[0][0] <= time.monotonic_ns():
+            heapq.heappop(self._calls)[2]()
 
     def _take(self, process: Process, kind: str) -> control.Message | None:
         messages = self._waiting[process]
@@ -150,18 +209,58 @@ class Fleet:
     def _receive(self, process: Process) -> None:
         message = process.channel.receive()
         if message is None:
-            raise self._death(process)
-        if message["type"] == "error":
-            raise RunFailed(f"{process.name}: {message['message']}")
+            self._replace(process)
+            return
+        self._check(process, message)
+        if process in self._scripts:
+            self._scripts[process].received(message["type"])
         self._waiting[process].append(message)
 
-    def _death(self, process: Process) -> RunFailed:
+    def _check(self, process: Process, message: control.Message) -> None:
+        if message["type"] == "error":
+            raise RunFailed(f"{process.name}: {message['message']}")
+
+    def _present(self, process: Process) -> Process:
+        """The living process of that name."""
+        return self._processes[self._processes.index(process)]
+
+    def _replace(self, ended: Process) -> None:
+        """Start a supervised process again and bring it to where it was. Raises RunFailed if that cannot be done."""
+        began = time.monotonic()
+        script = self._scripts.get(ended)
+        times = sum(restart.process == ended.name for restart in self.restarts)
+        if script is None or not script.set_up or times == MAX_RESTARTS:
+            raise RunFailed(f"{ended.name} ended in the middle of the run ({self._end_of(ended)}); see {self._log_dir}")
+        self._selector.unregister(ended.channel)
+        ended.channel.close()
+        how = self._end_of(ended)
+        fresh = self._start_again[ended]()
+        self._processes[self._processes.index(ended)] = fresh
+        self._selector.register(fresh.channel, selectors.EVENT_READ, fresh)
+        for request in list(script.requests):
+            answer = self._ask(fresh, request.kind, request.fields)
+            if answer["type"] == request.answer and not request.answered:
+                script.received(answer["type"])
+                self._waiting[fresh].append(answer)
+        self.restarts.append(Restart(ended.name, how, time.monotonic() - began))
+
+    def _ask(self, process: Process, kind: str, fields: Mapping[str, object]) -> control.Message:
+        answer = None
+        with suppress(OSError):
+            process.channel.send(kind, **fields)
+            if select.select([process.channel], [], [], RESTART_TIMEOUT_S)[0]:
+                answer = process.channel.receive()
+        if answer is None:
+            raise RunFailed(f"{process.name} could not be started again; see {self._log_dir}")
+        self._check(process, answer)
+        return answer
+
+    def _end_of(self, process: Process) -> str:
         try:
             status = process.popen.wait(STOP_TIMEOUT_S)
-            how = f"signal {-status}" if status < 0 else f"exit status {status}"
+            return f"signal {-status}" if status < 0 else f"exit status {status}"
         except subprocess.TimeoutExpired:
-            how = "channel closed"
-        return RunFailed(f"{process.name} ended in the middle of the run ({how}); see {self._log_dir}")
+            return "channel closed"
 
     def stop(self) -> None:
         """Ask every process to end, then make them. Safe to call twice."""

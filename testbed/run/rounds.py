@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from testbed.network import naming
 from testbed.run.epochs import Epochs
 from testbed.run.outages import Outage, find_outages
 from testbed.run.processes import ANSWER_TIMEOUT_S, TRAINING_TIMEOUT_S, Fleet
+from testbed.run.supervision import Restart
 from testbed.run.verification import check_round
 
 START_MARGIN_NS = 20_000_000  # from the moment all are ready to the announced start
@@ -24,10 +25,10 @@ Counters = Mapping[tuple[str, str], DirectionCounters]
 
 @dataclass(frozen=True)
 class RoundRecord:
-    """One round as it was: times in emulated ns; the processes' own reports by host (`done`) and island.
+    """One round as it was: times in emulated ns; `done` is what hosts reported, by host; other reports are by island.
 
-    `before` and `after` are the links' counters around it. `disturbed`: links failed meanwhile; `outages` tells
-    what that did to the streams.
+    `restarts`: processes that were started again since the round before. `exact`: in f32, within rounding. `before` and
+    `after` are the links' counters around it. `disturbed`: links failed meanwhile, and `outages` is what streams lost.
     """
 
     number: int
@@ -37,21 +38,30 @@ class RoundRecord:
     completion_ns: int
     planned_ns: int
     packetisation_ns: int
+    ready: dict[str, dict[str, Any]]
     done: dict[str, dict[str, Any]]
     retired: dict[str, dict[str, Any]]
     applied: dict[str, dict[str, Any]]
+    restarts: tuple[Restart, ...]
     exact: bool
     digests_equal: bool
     mixing: NDArray[np.float64]
-    lan_exchange_ns: int
-    before: Counters
-    after: Counters
-    disturbed: bool
-    outages: Sequence[Outage]
+    lan_exchange_ns: int = 0
+    before: Counters = field(default_factory=dict)
+    after: Counters = field(default_factory=dict)
+    disturbed: bool = False
+    outages: Sequence[Outage] = ()
 
     @property
     def ratio(self) -> float:
         return self.completion_ns / (self.planned_ns + self.packetisation_ns)
+
+    def retired_without_occupancy(self) -> dict[str, dict[str, Any]]:
+        """The edges' reports but for what memory.csv holds."""
+        return {
+            island: {name: value for name, value in report.items() if name != "occupancy"}
+            for island, report in self.retired.items()
+        }
 
     def total(self, field: str) -> int:
         """Sum of a counter of `done` over all islands."""
@@ -83,27 +93,21 @@ def _gather_shards(fleet: Fleet, number: int, timeout_s: float) -> _Gathering:
     return _Gathering(took_ns, all(len(of_island) == 1 for of_island in digests.values()))
 
 
-class Progress:
-    """Where a run is; other threads may look."""
-
-    def __init__(self) -> None:
-        self.round = -1
-        self.start_ns = 0
-
-
 def run_rounds(
     fleet: Fleet,
     epochs: Epochs,
     areas: Sequence[ExchangeArea],
     rounds: int,
-    progress: Progress,
+    number_format: int,
+    on_start: Callable[[int, int], None],
     on_round: Callable[[RoundRecord], None],
     disturbed: Callable[[int, int], bool],
     counters: Callable[[], Counters],
 ) -> list[RoundRecord]:
-    """Run `rounds` rounds and check each. Raises RunFailed or MulticastError.
+    """Run `rounds` rounds and check each; tells when a round (number, start in ns) starts and what it was.
 
-    `disturbed` tells of a time, from and to, whether links failed in it; `counters` reads the links' counters.
+    `disturbed` tells of a time, from and to, whether links failed in it; `counters` reads the links' counters. Raises
+    RunFailed.
     """
     trainers, data_planes, edges = fleet.of("trainer"), fleet.of("dataplane"), fleet.of("edge")
     time_dilation = epochs.current.scale.time_dilation
@@ -111,6 +115,7 @@ def run_rounds(
     answer_timeout_s = ANSWER_TIMEOUT_S * time_dilation
     records: list[RoundRecord] = []
     next_start_ns = 0
+    restarts = 0
 
     def train(number: int) -> None:
         fleet.send(trainers, "train", round=number, epoch=epochs.current.number, phase=epochs.phase_of(number))
@@ -119,7 +124,7 @@ def run_rounds(
     for number in range(rounds):
         epoch, position = epochs.current, epochs.phase_of(number)
         phase = epoch.phases[position]
-        fleet.gather(trainers, "ready", training_timeout_s)
+        ready = fleet.gather(trainers, "ready", training_timeout_s)
         fleet.send([*edges, *data_planes], "arm", round=number, epoch=epoch.number, phase=position)
         fleet.gather([*edges, *data_planes], "armed", answer_timeout_s)
         before = counters()
@@ -127,7 +132,7 @@ def run_rounds(
         next_start_ns = start_ns + epoch.period_ns
         give_up_ns = start_ns + phase.give_up_ns
         fleet.send(data_planes, "start", round=number, start_ns=start_ns, give_up_ns=give_up_ns)
-        progress.round, progress.start_ns = number, start_ns
+        on_start(number, start_ns)
         if number + 1 < rounds:
             epochs.prepare(number)
         until_give_up_s = max(give_up_ns - time.monotonic_ns(), 0) / 1e9
@@ -143,7 +148,7 @@ def run_rounds(
             epochs.switch(number + 1)
             train(number + 1)
         members = {island_id: epoch.members(position, name) for name, island_id in epoch.island_ids.items()}
-        check = check_round(areas, members, number)
+        check = check_round(areas, members, number, number_format)
         digests = {process.island: message["digest"] for process, message in applied.items()}
         record = RoundRecord(
             number=number,
@@ -153,9 +158,11 @@ def run_rounds(
             completion_ns=max(message["completed_ns"] for message in done.values()) - start_ns,
             planned_ns=phase.planned_ns,
             packetisation_ns=phase.packetisation_ns,
+            ready={process.island: message for process, message in ready.items()},
             done={naming.host_name(process.island, process.host): message for process, message in done.items()},
             retired={process.island: message for process, message in retired.items()},
             applied={process.island: message for process, message in applied.items()},
+            restarts=tuple(fleet.restarts[restarts:]),
             exact=check.exact,
             digests_equal=all(len({digests[member] for member in clique}) == 1 for clique in phase.cliques)
             and gathering.agreed,
@@ -166,6 +173,7 @@ def run_rounds(
             outages=find_outages(epoch, position, number, areas) if was_disturbed else [],
             mixing=check.mixing,
         )
+        restarts = len(fleet.restarts)
         records.append(record)
         on_round(record)
     return records

@@ -16,11 +16,12 @@ from typing import Any
 from testbed.errors import TestbedError
 from testbed.run.rounds import RoundRecord
 from testbed.run.settings import RunSettings
+from testbed.run.strain import Strain
 from testbed.scale import Scale
 
 _ROUND_COLUMNS = (
     *("round", "epoch", "phase", "start_ms", "completion_ms", "planned_ms", "packetisation_ms", "ratio"),
-    *("expected", "delivered", "exact", "digests_equal"),
+    *("expected", "delivered", "exact", "digests_equal", "trustworthy", "reasons"),
 )
 _REPORTED_PACKAGES = ("testbed", "numpy", "networkx", "pulp", "highspy", "pyroute2", "scikit-learn")
 
@@ -44,7 +45,11 @@ class RunDirectory:
         content = {
             "run_id": run_id,
             "started": datetime.now(UTC).isoformat(),
-            "settings": {**asdict(settings), "out": str(self.path)},
+            "settings": {
+                **asdict(settings),
+                "out": str(self.path),
+                "scenario": None if settings.scenario is None else settings.scenario.read_text(encoding="utf-8"),
+            },
             "versions": {name: _version(name) for name in _REPORTED_PACKAGES},
             "python": platform.python_version(),
             "kernel": platform.release(),
@@ -56,12 +61,12 @@ class RunDirectory:
         }
         self._write_json("manifest.json", content)
 
-    def rounds(self, records: Sequence[RoundRecord], scale: Scale) -> None:
+    def rounds(self, records: Sequence[RoundRecord], strains: Sequence[Strain], scale: Scale) -> None:
         """Write rounds.csv: one line per round, times undilated."""
         with (self.path / "rounds.csv").open("w", encoding="utf-8", newline="") as file:
             table = csv.writer(file)
             table.writerow(_ROUND_COLUMNS)
-            for record in records:
+            for record, strain in zip(records, strains, strict=True):
                 times_ns = (record.completion_ns, record.planned_ns, record.packetisation_ns)
                 table.writerow(
                     [
@@ -75,8 +80,22 @@ class RunDirectory:
                         record.total("delivered"),
                         record.exact,
                         record.digests_equal,
+                        strain.trustworthy,
+                        "; ".join(strain.reasons),
                     ]
                 )
+
+    def memory(self, records: Sequence[RoundRecord], scale: Scale, slot_bytes: int) -> None:
+        """Write memory.csv: the slots in use at each edge over time, from each round's start on, undilated."""
+        with (self.path / "memory.csv").open("w", encoding="utf-8", newline="") as file:
+            table = csv.writer(file)
+            table.writerow(("round", "island", "ms", "slots", "memory_gb"))
+            for record in records:
+                for island, report in sorted(record.retired.items()):
+                    for time_ns, slots in report["occupancy"]:
+                        ms = scale.undilated_ms(time_ns - record.start_ns)
+                        memory_gb = scale.full_size_gb(slots * slot_bytes)
+                        table.writerow((record.number, island, round(ms, 3), slots, round(memory_gb, 6)))
 
     def summary(self, summary: dict[str, Any]) -> None:
         self._write_json("summary.json", summary)

@@ -4,9 +4,27 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from aggregator.engines import default_engine
+from testbed.live.settings import LinkSetting
 from testbed.scale import Scale
 
 REFERENCE_PAYLOAD_GB = 1.692  # fitted, together with the delays of nine-city
+NUMBER_FORMATS = {"fixed": 0, "f32": 1}  # as in docs/wire-format.md
+
+
+@dataclass(frozen=True)
+class EdgeSettings:
+    """What the aggregators do; docs/aggregator.md explains the policies.
+
+    `memory_gb`: memory that they really have; None: what the plan counts on. `slots_per_source`: share of the slots
+    that the contributions of one island may take. `engine_load_time_s`: how long the engine loads before it begins.
+    """
+
+    memory_gb: float | None = None
+    collision: str = "bypass-new"
+    late: str = "bypass"
+    deadline: str = "fixed"
+    slots_per_source: float = 1.0
+    engine_load_time_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -30,6 +48,11 @@ class RunSettings:
     hosts_per_island: int = 1
     policy_schedule: tuple[tuple[int, str], ...] = ()
     engine: str = field(default_factory=default_engine)
+    number_format: str = "fixed"
+    tags: bool = False
+    edge: EdgeSettings = field(default_factory=EdgeSettings)
+    link_settings: tuple[LinkSetting, ...] = ()
+    scenario: Path | None = None
     seed: int = 1
     out: Path | None = None
     strict: bool = False

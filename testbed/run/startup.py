@@ -1,22 +1,25 @@
 """Starting a run's processes and telling them what they need to know (docs/run-control.md)."""
 
 import math
+import secrets
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from agents.exchange_area import ExchangeArea, map_exchange_area
 from agents.fixed_point import scale_exponents
 from agents.workloads.interface import Setting, Workload
+from aggregator.wire.tag import KEY_BYTES
 from scheduler.topology import Topology
 from testbed.network import naming
 from testbed.network.emulated import EmulatedNetwork
 from testbed.run.frames import Framing
 from testbed.run.processes import ANSWER_TIMEOUT_S, TRAINING_TIMEOUT_S, Fleet, Process, spawn
 from testbed.run.program import Epoch
-from testbed.run.settings import RunSettings
+from testbed.run.settings import NUMBER_FORMATS, RunSettings
 from testbed.run.state import RunState
 
 EXCHANGE_DEPTH = 4  # rounds that an exchange area holds: the one on its way, and those being checked
@@ -38,6 +41,7 @@ class StartUp:
     network: EmulatedNetwork
     state: RunState
     log_dir: Path
+    tag_key: str = field(default_factory=lambda: secrets.token_hex(KEY_BYTES))
 
 
 @dataclass(frozen=True)
@@ -63,12 +67,13 @@ class MemoryBudget:
 
 def memory_budget(topology: Topology, settings: RunSettings, framing: Framing) -> MemoryBudget:
     """The memory of every edge: M · rate_scale, plus max(5 ms of line rate, 32 slots)."""
+    memory_gb = settings.memory_gb if settings.edge.memory_gb is None else settings.edge.memory_gb
     slot_bytes = framing.full_frame_bytes
     line_rate_gbps = max(island.access_down_gbps for island in topology.islands)
     floor_ns = settings.scale.emulated_ns(MEMORY_FLOOR_MS)
     floor_bytes = settings.scale.rate_bps(line_rate_gbps) * floor_ns / 8e9
     return MemoryBudget(
-        budget_slots=settings.scale.size_bytes(settings.memory_gb) // slot_bytes,
+        budget_slots=settings.scale.size_bytes(memory_gb) // slot_bytes,
         floor_slots=max(math.ceil(floor_bytes / slot_bytes), MEMORY_FLOOR_SLOTS),
         slot_bytes=slot_bytes,
     )
@@ -82,7 +87,9 @@ def start_processes(fleet: Fleet, start_up: StartUp) -> Started:
     run_id, log_dir = start_up.state.run_id, start_up.log_dir
     for name in names:
         edge = start_up.network.pids[naming.edge_name(name)]
-        fleet.add(spawn("edge", _MODULES["edge"], name, edge, run_id, log_dir))
+        start_edge = partial(spawn, "edge", _MODULES["edge"], name, edge, run_id, log_dir)
+        # An edge holds nothing that lasts longer than a round, so a new one can stand in for it.
+        fleet.add(start_edge(), start_again=start_edge)
         for number in range(1, start_up.settings.hosts_per_island + 1):
             host = start_up.network.pids[naming.host_name(name, number)]
             fleet.add(spawn("dataplane", _MODULES["dataplane"], name, host, run_id, log_dir, number))
@@ -135,9 +142,17 @@ def _set_up(start_up: StartUp, process: Process) -> dict[str, Any]:
         "job": zlib.crc32(start_up.state.run_id.encode()),
         "values_per_chunk": framing.values_per_chunk,
     }
-    area = {"exchange_area": str(_area_path(start_up, island)), "depth": EXCHANGE_DEPTH}
+    number_format = NUMBER_FORMATS[settings.number_format]
+    tag_key = start_up.tag_key if settings.tags else ""
+    area = {
+        "exchange_area": str(_area_path(start_up, island)),
+        "depth": EXCHANGE_DEPTH,
+        "number_format": number_format,
+    }
     if process.role == "edge":
         line_rate_gbps = start_up.topology.islands[island_id].access_down_gbps
+        slots = memory_budget(start_up.topology, settings, framing).slots
+        share = settings.edge.slots_per_source
         return common | {
             "shard_values": list(start_up.epoch.shard_values),
             "host_addresses": [naming.host_address(island_id, host) for host in hosts],
@@ -149,9 +164,16 @@ def _set_up(start_up: StartUp, process: Process) -> dict[str, Any]:
                 for host in hosts
                 for number in range(naming.MAX_HOST_ADDRESSES)
             },
-            "slots": memory_budget(start_up.topology, settings, framing).slots,
+            "slots": slots,
             "engine": settings.engine_in_use,
             "line_rate_bps": settings.scale.rate_bps(line_rate_gbps),
+            "number_format": number_format,
+            "collision_policy": settings.edge.collision,
+            "late_policy": settings.edge.late,
+            "deadline_policy": settings.edge.deadline,
+            "slots_per_source": max(1, int(share * slots)) if share < 1 else None,
+            "tag_key": tag_key,
+            "engine_load_s": settings.scale.emulated_ns(settings.edge.engine_load_time_s * 1e3) / 1e9,
         }
     if process.role == "dataplane":
         return (
@@ -159,6 +181,7 @@ def _set_up(start_up: StartUp, process: Process) -> dict[str, Any]:
             | area
             | {
                 "islands": len(island_ids),
+                "tag_key": tag_key,
                 "shard": process.host - 1,
                 "shard_values": list(start_up.epoch.shard_values),
                 "host_addresses": [naming.host_address(island_id, host) for host in hosts],

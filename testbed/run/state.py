@@ -11,7 +11,8 @@ import secrets
 import shutil
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,6 +58,21 @@ def mark_run(state: RunState, run_dir: Path) -> None:
     state.memory.mkdir(mode=0o700)
 
 
+@contextmanager
+def marked_run(run_dir: Path | None = None, at_end: Callable[[], None] = lambda: None) -> Iterator[RunState]:
+    """Mark a new run on the machine; on the way out nothing of it remains, however it ended, and `at_end` is called."""
+    state = new_run()
+    try:
+        mark_run(state, run_dir or state.directory)
+        yield state
+    finally:
+        # The user's second Ctrl-C must not stop the clean-up that the first one started.
+        previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        release_run(state.run_id)
+        at_end()
+        signal.signal(signal.SIGINT, previous)
+
+
 def release_run(run_id: str) -> int:
     """End every process of a run but this one, and remove what it left; returns the number of processes ended."""
     ended: set[int] = set()
@@ -77,12 +93,17 @@ def release_run(run_id: str) -> int:
     return len(ended)
 
 
-def living_runs() -> dict[str, dict[str, int]]:
-    """The nodes of each run that is alive and has its network, by run id."""
-    nodes = {}
-    for path in sorted(STATE_ROOT.glob(f"[!.]*/{_NODES}")):
-        if _alive(path.parent.name):
-            nodes[path.parent.name] = json.loads(path.read_text(encoding="utf-8"))
+def living_runs() -> list[str]:
+    """Ids of runs whose main process is there."""
+    return sorted(path.name for path in STATE_ROOT.glob("[!.]*") if _alive(path.name))
+
+
+def nodes_of(run_id: str) -> dict[str, int]:
+    """The nodes of a living run, each with a process in its namespaces; none while it is still being built."""
+    try:
+        nodes: dict[str, int] = json.loads((STATE_ROOT / run_id / _NODES).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
     return nodes
 
 

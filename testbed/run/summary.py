@@ -16,10 +16,16 @@ from testbed.run.program import Epoch
 from testbed.run.rounds import RoundRecord
 from testbed.run.settings import RunSettings
 from testbed.run.startup import MemoryBudget
+from testbed.run.strain import Strain, suggestion
 from testbed.run.verification import measured_lifetime
 from testbed.scale import Scale
 
 STRICT_RATIO = 0.05
+_VALUE_TROUBLES = {
+    "saturated": "did not fit the number format and were cut to its largest",
+    "non_finite": "were not numbers or infinite, and were sent as 0",
+    "denormal": "were denormal floats and were sent as 0",
+}
 
 
 @dataclass(frozen=True)
@@ -29,6 +35,7 @@ class Outcome:
     settings: RunSettings
     epochs: Sequence[Epoch]
     records: Sequence[RoundRecord]
+    strains: Sequence[Strain]
     loads: Sequence[LinkLoad]
     saving: Mapping[str, float]
     evaluations: Mapping[str, Mapping[str, Any]]
@@ -52,17 +59,37 @@ def summarise(outcome: Outcome) -> dict[str, Any]:
     of_first = [record.mixing for record in records if record.epoch == first.number]
     expected = sum(record.total("expected") for record in records)
     delivered = sum(record.total("delivered") for record in records)
-    exact = all(record.exact for record in records)
+    floats = outcome.settings.number_format == "f32"
+    # Sums of floats cannot be exact or not: null, unless one is wrong by more than rounding.
+    right = all(record.exact for record in records)
+    exact = None if floats and right else right
     digests_equal = all(record.digests_equal for record in records)
     warnings = list(outcome.warnings)
-    warnings += _troubles(records)
+    warnings += _troubles(outcome)
     warnings += _failures(outcome)
+    untrusted = _untrusted(outcome)
+    if untrusted:
+        strained = [strain for strain in outcome.strains if not strain.trustworthy]
+        warnings.append(
+            f"{len(untrusted)} of {len(records)} rounds are not trustworthy, this machine could not keep up; "
+            f"the first, round {untrusted[0]['round'] + 1}: {untrusted[0]['reasons'][0]}; "
+            f"try {suggestion(strained, scale)}"
+        )
     lost = expected - delivered
     if lost:
         warnings.append(f"{lost} contributions were lost")
-    if not exact:
+    if not right:
         warnings.append("an applied sum differs from the sum of what was sent")
-    if not digests_equal:
+    if floats:
+        warnings.append(
+            "number format f32: sums depend on the order of arrival, so they are checked within rounding only, and "
+            + (
+                "members of a clique ended rounds equal by chance"
+                if digests_equal
+                else "members of a clique end rounds with different parameters"
+            )
+        )
+    elif not digests_equal:
         warnings.append("members of a clique ended a round with different parameters")
     wrong_loads = [load for load in outcome.loads if not load.ok]
     if wrong_loads and not lost:
@@ -90,6 +117,8 @@ def summarise(outcome: Outcome) -> dict[str, Any]:
             "mean_divergence_lifetime_rounds": measured_lifetime(of_first, len(first.phases)),
             "lan_exchange_ms": max((scale.undilated_ms(record.lan_exchange_ns) for record in records), default=0.0),
         },
+        "trustworthy": not untrusted,
+        "untrusted_rounds": untrusted,
         "exact": exact,
         "digests_equal": digests_equal,
         "contributions": {"sent": expected, "delivered": delivered, "lost": lost, "repaired": 0},
@@ -97,7 +126,13 @@ def summarise(outcome: Outcome) -> dict[str, Any]:
             name: sum(record.total(name) for record in records) for name in ("complete", "partial", "bypassed")
         },
         "memory": _memory(outcome),
-        "send_lateness_us": _worst_lateness(records),
+        "number_format": outcome.settings.number_format,
+        "values": {
+            name: sum(int(report[name]) for record in records for report in record.ready.values())
+            for name in ("saturated", "non_finite", "denormal")
+        },
+        "edge_restarts": sum(len(record.restarts) for record in records),
+        "send_lateness_us": _send_lateness(records),
         "links_kind": outcome.links_kind,
         "multicast_plane": outcome.multicast_plane,
         "aggregation": outcome.settings.aggregation,
@@ -166,48 +201,104 @@ def _failures(outcome: Outcome) -> list[str]:
 def passed(summary: Mapping[str, Any], strict: bool) -> bool:
     """Whether the run is within its own checks; with `strict`, the round time as well."""
     on_time = abs(summary["measured"]["round_time_ratio"]["median"] - 1) <= STRICT_RATIO
-    counts_right = summary["contributions"]["lost"] == 0 and summary["exact"] and summary["digests_equal"]
+    floats = summary["number_format"] == "f32"
+    sums_right = summary["exact"] is not False and (summary["digests_equal"] or floats)
+    counts_right = summary["contributions"]["lost"] == 0 and sums_right
     loads_right = all(load["ok"] for load in summary["links"])
     return bool(counts_right and loads_right and (on_time or not strict))
 
 
-def _memory(outcome: Outcome) -> dict[str, float]:
+def _memory(outcome: Outcome) -> dict[str, Any]:
+    """Planned and measured peaks, over all and by island; what the edges did for want of slots."""
     memory, scale = outcome.memory, outcome.settings.scale
-    summing = outcome.settings.aggregation == "edge"
-    rounds = [planned for epoch in outcome.epochs for planned in epoch.plan.rounds]
-    peaks_gb = [peak for planned in rounds for peak in planned.peak_memory_gb.values()]
-    high_water = max(
-        (int(report["high_water_slots"]) for record in outcome.records for report in record.retired.values()), default=0
-    )
+    planned_gb: dict[str, float] = {}
+    for planned in (planned for epoch in outcome.epochs for planned in epoch.plan.rounds):
+        for island, peak in planned.peak_memory_gb.items():
+            # Without aggregation at the edges nothing is summed there.
+            kept_gb = peak if outcome.settings.aggregation == "edge" else 0.0
+            planned_gb[island] = max(planned_gb.get(island, 0.0), kept_gb)
+    high_water: dict[str, int] = {}
+    for record in outcome.records:
+        for island, report in record.retired.items():
+            high_water[island] = max(high_water.get(island, 0), int(report["high_water_slots"]))
+    highest = max(high_water.values(), default=0)
     return {
-        "planned_peak_gb": max(peaks_gb, default=0.0) if summing else 0.0,
-        "measured_peak_gb": scale.full_size_gb(high_water * memory.slot_bytes),
-        "floor_used": max(high_water - memory.budget_slots, 0) / memory.floor_slots,
+        "planned_peak_gb": max(planned_gb.values(), default=0.0),
+        "measured_peak_gb": scale.full_size_gb(highest * memory.slot_bytes),
+        "floor_used": max(highest - memory.budget_slots, 0) / memory.floor_slots,
+        "collisions": sum(report["collision"] for record in outcome.records for report in record.retired.values()),
+        "islands": {
+            island: {
+                "planned_peak_gb": planned_gb.get(island, 0.0),
+                "measured_peak_gb": scale.full_size_gb(slots * memory.slot_bytes),
+            }
+            for island, slots in sorted(high_water.items())
+        },
     }
 
 
-def _troubles(records: Sequence[RoundRecord]) -> list[str]:
+def _untrusted(outcome: Outcome) -> list[dict[str, Any]]:
+    return [
+        {"round": record.number, "reasons": list(strain.reasons)}
+        for record, strain in zip(outcome.records, outcome.strains, strict=True)
+        if not strain.trustworthy
+    ]
+
+
+def _troubles(outcome: Outcome) -> list[str]:
     """What went wrong at hosts and edges beside losses, in words."""
-    troubles = []
-    for island, failure in sorted(
-        {(island, report["engine_failure"]) for record in records for island, report in record.retired.items()}
-    ):
-        if failure:
-            troubles.append(f"the engine of edge {island} failed, it passed contributions through: {failure}")
-    overflows = sum(
-        int(report["socket_overflows"])
-        for record in records
-        for report in (*record.done.values(), *record.retired.values())
-    )
-    if overflows:
-        troubles.append(f"{overflows} datagrams overflowed a socket: this machine is too busy; try --time-dilation 2")
+    records = outcome.records
+    retired = [(record.number, island, report) for record in records for island, report in record.retired.items()]
+    troubles = [
+        f"the engine of edge {island} failed, it passed contributions through: {failure}"
+        for island, failure in sorted({(island, report["engine_failure"]) for _, island, report in retired})
+        if failure
+    ]
+    loading = sorted({number for number, _, report in retired if report["engine_loading"]})
+    if loading:
+        troubles.append(f"engines were loading up to round {loading[-1] + 1}: contributions passed through")
+    for record in records:
+        troubles += [
+            f"{restart.process} ended ({restart.how}) and was started again within {restart.outage_s:.2f} s, in round "
+            f"{record.number + 1}"
+            for restart in record.restarts
+        ]
+    collisions = sum(report["collision"] for _, _, report in retired)
+    if collisions:
+        rounds = len({number for number, _, report in retired if report["collision"]})
+        edge = outcome.settings.edge
+        what = "old sums gave way" if edge.collision == "evict-old" else "contributions passed unsummed"
+        troubles.append(f"edges had too few slots in {rounds} rounds: {collisions} {what} (collisions)")
+    values = [report for record in records for report in record.ready.values()]
+    for name, text in _VALUE_TROUBLES.items():
+        count = sum(int(report[name]) for report in values)
+        if count:
+            troubles.append(f"{count} values {text}")
     return troubles
 
 
-def _worst_lateness(records: Sequence[RoundRecord]) -> dict[str, float]:
-    """The worst of all data planes' figures, round by round."""
-    reports = [report["send_lateness_us"] for record in records for report in record.done.values()]
-    return {name: max(report[name] for report in reports) for name in ("median", "p99", "max")}
+def _send_lateness(records: Sequence[RoundRecord]) -> dict[str, Any]:
+    """The worst of all data planes' figures, round by round, and the histogram of all frames."""
+    done = [report for record in records for report in record.done.values()]
+    worst = {name: max(report["send_lateness_us"][name] for report in done) for name in ("median", "p99", "max")}
+    frames: dict[int, int] = {}
+    for report in done:
+        for bound_us, count in report["send_lateness_histogram"]:
+            frames[bound_us] = frames.get(bound_us, 0) + count
+    return {**worst, "histogram": [list(bucket) for bucket in sorted(frames.items())]}
+
+
+def _shares(histogram: Sequence[Sequence[int]]) -> str:
+    """How many of all frames were at most so late, until that is nearly all."""
+    total = sum(count for _, count in histogram)
+    shares, passed = [], 0
+    for bound_us, count in histogram:
+        passed += count
+        if passed >= 0.1 * total:
+            shares.append(f"{passed / total:.1%} ≤ {bound_us}")
+        if passed >= 0.999 * total:
+            break
+    return ", ".join(shares[-4:])
 
 
 def _distribution(values: Sequence[float]) -> dict[str, float]:
@@ -251,12 +342,17 @@ def print_table(console: Console, summary: Mapping[str, Any]) -> None:
     table.add_row("contributions delivered", str(contributions["sent"]), str(contributions["delivered"]))
     table.add_row("  lost", "0", str(contributions["lost"]))
     table.add_row("results complete / partial / bypassed", "", " / ".join(str(count) for count in results.values()))
-    table.add_row("sums exact", "yes", _yes(summary["exact"]))
-    table.add_row("digests equal in each clique", "yes", _yes(summary["digests_equal"]))
+    exact = summary["exact"]
+    table.add_row("sums exact", "yes", "no: f32, within rounding" if exact is None else _yes(exact))
+    equal = "no: f32" if exact is None and not summary["digests_equal"] else _yes(summary["digests_equal"])
+    table.add_row("digests equal in each clique", "yes", equal)
+    trusted = summary["rounds"] - len(summary["untrusted_rounds"])
+    table.add_row("rounds that this machine kept up with", str(summary["rounds"]), str(trusted))
     if summary["hosts_per_island"] > 1:
         table.add_row("exchange between an island's hosts, ms", "", f"max {measured['lan_exchange_ms']:.1f}")
     lateness = summary["send_lateness_us"]
     table.add_row("send lateness, µs", "0", f"p99 {lateness['p99']:.0f}, max {lateness['max']:.0f}")
+    table.add_row("  of all frames, µs", "", _shares(lateness["histogram"]))
     carried = [load for load in summary["links"] if load["planned_bytes"]]
     error = max((abs(load["measured_bytes"] / load["planned_bytes"] - 1) for load in carried), default=0.0)
     table.add_row("bytes on links, worst error", "0 %", f"{error:.2%}")

@@ -6,12 +6,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from agents import float32
 from agents.exchange_area import ExchangeArea
+
+_Values = slice | NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
 class RoundCheck:
-    """`exact`: every applied sum equals the integer sum of what its recorded contributors sent.
+    """`exact`: every applied sum equals the integer sum of what its recorded contributors sent. In number format
+    f32: it differs from their true sum by no more than rounding in any order allows.
 
     `mixing[i, j]`: the weight that island j's contribution really had in what island i applied, over all its values.
     """
@@ -20,12 +24,14 @@ class RoundCheck:
     mixing: NDArray[np.float64]
 
 
-def check_round(areas: Sequence[ExchangeArea], cliques: Mapping[int, int], round_number: int) -> RoundCheck:
+def check_round(
+    areas: Sequence[ExchangeArea], cliques: Mapping[int, int], round_number: int, number_format: int = 0
+) -> RoundCheck:
     """Recompute a round's sums. `areas` by island id; `cliques` maps island id to the bitmap of its clique."""
     count = len(areas)
     row = areas[0].row(round_number)
     mixing = np.zeros((count, count))
-    whole_sums: dict[int, NDArray[np.int64]] = {}
+    is_right = _FloatCheck(areas, row) if number_format == float32.NUMBER_FORMAT else _IntegerCheck(areas, row)
     exact = True
     for island, area in enumerate(areas):
         bitmaps = area.bitmaps[row]
@@ -38,21 +44,42 @@ def check_round(areas: Sequence[ExchangeArea], cliques: Mapping[int, int], round
                 continue
             chosen = bitmaps == bitmap
             mixing[island, contributors] += lengths[chosen].sum() / lengths.sum() / len(contributors)
-            if int(bitmap) not in whole_sums:
-                whole_sums[int(bitmap)] = _sum(areas, contributors, row)
-            if chosen.all():
-                exact &= np.array_equal(area.summed[row], whole_sums[int(bitmap)])
-            else:
-                values = np.repeat(chosen, lengths)
-                exact &= np.array_equal(area.summed[row][values], whole_sums[int(bitmap)][values])
+            values = slice(None) if chosen.all() else np.repeat(chosen, lengths)
+            exact &= is_right(area.summed[row], int(bitmap), values)
     return RoundCheck(bool(exact), mixing)
 
 
-def _sum(areas: Sequence[ExchangeArea], contributors: Sequence[int], row: int) -> NDArray[np.int64]:
-    total = np.zeros(areas[0].sent.shape[1], dtype=np.int64)
-    for contributor in contributors:
-        total += areas[contributor].sent[row]
-    return total
+class _IntegerCheck:
+    """Whether sums equal those of what was sent; a sum of each set of contributors is worked out once."""
+
+    def __init__(self, areas: Sequence[ExchangeArea], row: int) -> None:
+        self._sent = [area.sent[row] for area in areas]
+        self._sums: dict[int, NDArray[np.int64]] = {}
+
+    def __call__(self, summed: NDArray[np.int32], bitmap: int, values: _Values) -> bool:
+        if bitmap not in self._sums:
+            total = np.zeros_like(self._sent[0], np.int64)
+            for contributor in _bits(bitmap):
+                total += self._sent[contributor]
+            self._sums[bitmap] = total
+        return np.array_equal(summed[values], self._sums[bitmap][values])
+
+
+class _FloatCheck:
+    """Whether sums of floats are within the bound of n additions in any order: n · 2^−24 · Σ|x|."""
+
+    def __init__(self, areas: Sequence[ExchangeArea], row: int) -> None:
+        self._sent = [area.sent[row].view(np.float32).astype(np.float64) for area in areas]
+        self._sums: dict[int, tuple[NDArray[np.float64], NDArray[np.float64]]] = {}
+
+    def __call__(self, summed: NDArray[np.int32], bitmap: int, values: _Values) -> bool:
+        if bitmap not in self._sums:
+            chosen = [self._sent[i] for i in _bits(bitmap)]
+            bound = len(chosen) * 2.0**-24 * np.abs(chosen).sum(axis=0)
+            self._sums[bitmap] = np.sum(chosen, axis=0), bound
+        total, bound = self._sums[bitmap]
+        error = np.abs(summed.view(np.float32)[values] - total[values])
+        return bool((error <= bound[values]).all())
 
 
 def _bits(bitmap: int) -> list[int]:

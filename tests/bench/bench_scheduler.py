@@ -110,6 +110,8 @@ def bench_solve() -> bool:
     print(f"{'islands':>8} {'policy':>11} {'0 GB':>7} {'0.1 GB':>7} {'2 GB':>7}")
     for n in (9, 27, 81):
         for policy in ("all-to-all", "triangles", "pairs", "regional"):
+            if (n, policy) == (81, "pairs"):
+                continue  # minutes: its pass has 81 rounds, and it takes a hundred passes to mix
             where = nine_city() if n == 9 else ring(n)
             took = [timed(plan, where, policy, memory_gb=m, payload_gb=PAYLOAD_GB)[1] for m in (0.0, 0.1, 2.0)]
             print(f"{n:>8} {policy:>11} " + " ".join(f"{seconds:>7.2f}" for seconds in took), flush=True)
@@ -171,5 +173,5 @@ BENCHES = {"solve": bench_solve, "large": bench_large, "search": bench_search}
 
 if __name__ == "__main__":
     wanted = sys.argv[1:] or list(BENCHES)
-    reached = [BENCHES[name]() for name in wanted]  # all of them run, whatever the first ones say
-    sys.exit(0 if all(reached) else 1)
+    outcomes = [BENCHES[name]() for name in wanted]
+    sys.exit(0 if all(outcomes) else 1)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from tests.vm.image import Image, copy_checkout, make_disk
 
@@ -95,8 +96,12 @@ class Machine:
         self._socket.close()
         qemu = getattr(self, "_qemu", None)
         if qemu is not None:
-            qemu.kill()
-            qemu.wait()
+            qemu.terminate()  # the guard passes it on, and waits for the emulator
+            try:
+                qemu.wait(10)
+            except subprocess.TimeoutExpired:
+                qemu.kill()
+                qemu.wait()
         shutil.rmtree(self._scratch, ignore_errors=True)
 
     def _start(self, image: Image) -> "subprocess.Popen[bytes]":
@@ -127,7 +132,7 @@ class Machine:
         if "ready" not in self._answer(deadline):
             raise MachineError("the agent did not report that it is ready")
 
-    def _answer(self, deadline: float) -> dict[str, str]:
+    def _answer(self, deadline: float) -> dict[str, Any]:
         while b"\n" not in self._unread:
             self._check_alive()
             if time.monotonic() > deadline:
@@ -141,7 +146,7 @@ class Machine:
                 raise MachineError(f"the emulator closed the connection; the console's end:\n{self._console_end()}")
             self._unread += part
         line, _, self._unread = self._unread.partition(b"\n")
-        answer: dict[str, str] = json.loads(line)
+        answer: dict[str, Any] = json.loads(line)
         return answer
 
     def _check_alive(self) -> None:
@@ -199,9 +204,10 @@ def qemu_command(image: Image, checkout: Path, parameters: str) -> list[str]:
 
 
 def bounded(command: Sequence[str], limit_s: int) -> list[str]:
-    """A command that gives way to others on this machine, ends after a time, and ends when this process does."""
-    within = ["timeout", "--foreground", "--kill-after=5", str(limit_s), "nice", "-n", "10", *command]
-    return ["setpriv", "--pdeathsig", "TERM", *within]
+    """A command that ends after a time, and when this process does, however it does."""
+    # Once for the guard, should this process be killed; once for the command, should the guard be.
+    guard = ["setpriv", "--pdeathsig", "TERM", "timeout", "--foreground", "--kill-after=5", str(limit_s)]
+    return [*guard, "setpriv", "--pdeathsig", "KILL", *command]
 
 
 def to_terminal(stream: str, data: bytes) -> None:

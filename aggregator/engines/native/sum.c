@@ -7,7 +7,8 @@
 #define DEFINE_SUMS(suffix, attributes)                                                                     \
     attributes static void add_integers_##suffix(int32_t *total, const int32_t *left, const int32_t *right, \
                                                  size_t count) {                                            \
-        for (size_t i = 0; i < count; i++) total[i] = (int32_t)((uint32_t)left[i] + (uint32_t)right[i]);    \
+        _Pragma("GCC ivdep") for (size_t i = 0; i < count; i++)                                             \
+            total[i] = (int32_t)((uint32_t)left[i] + (uint32_t)right[i]);                                   \
     }                                                                                                       \
     attributes static void add_floats_##suffix(int32_t *total, const int32_t *left, const int32_t *right,   \
                                                size_t count) {                                              \

@@ -9,7 +9,7 @@ from testbed.links.interface import Direction, DirectionCounters, Link, LinkErro
 from testbed.links.netem.line import PORT_GROUP, Line, PortTraffic, port_indices, port_traffic, set_ports_up
 from testbed.links.netem.parameters import Statistics, in_force, wrong_direction
 from testbed.links.netem.rtnetlink import TrafficControl
-from testbed.links.netem.shaping import Port, confirm, counted, open_port, reshape, shape
+from testbed.links.netem.shaping import Port, confirm, counted, open_port, reshape, set_netem, shape
 from testbed.links.veth import PairEnd, bring_up, make_pairs
 
 Ends = tuple[str, str]  # sending node, receiving node
@@ -132,7 +132,11 @@ class RunningNetem:
         def act() -> None:
             with TrafficControl() as control:
                 reshape(control, way.port, way.direction, direction)
-                confirm(control, {way.port: direction})
+                try:
+                    confirm(control, {way.port: direction})
+                except LinkError:
+                    reshape(control, way.port, direction, way.direction)
+                    raise
 
         self._line.act(act)
         way.direction = direction
@@ -142,14 +146,15 @@ class RunningNetem:
         ways = [self._ways[ends] for ends in ((a, b), (b, a)) if ends in self._ways]
         if not ways:
             raise LinkError(f"no link between {a} and {b}")
-        self._line.act(lambda: set_ports_up([way.port.interface for way in ways], up))
-        if up:
+        link = frozenset((a, b))
+        if link in self._down:
             counters = self.counters()
             for ends in ((a, b), (b, a)):
                 self._ways[ends].dropped_down = counters[ends].dropped_down
-            self._down.discard(frozenset((a, b)))
-        else:
-            self._down.add(frozenset((a, b)))
+            self._down.discard(link)
+        self._line.act(lambda: set_ports_up([way.port.interface for way in ways], up))
+        if not up:
+            self._down.add(link)
 
     def close(self) -> None:
         """End the emulation and remove its interfaces. Safe to call twice."""
@@ -179,6 +184,7 @@ class RunningNetem:
 def _try() -> None:
     """Do once, with this namespace's loopback interface, all that links need of the kernel. Raises LinkError."""
     with TrafficControl() as control:
+        set_netem(control, _LOOPBACK, _TRIAL)  # first: if anything is missing, it is this
         open_port(control, _LOOPBACK)
         shape(control, _LOOPBACK, _TRIAL)
         confirm(control, {_LOOPBACK: _TRIAL})

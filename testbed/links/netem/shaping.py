@@ -63,20 +63,26 @@ def open_port(control: TrafficControl, port: Port) -> None:
 
 def shape(control: TrafficControl, port: Port, direction: Direction) -> None:
     """Give what leaves an open port the physics of a direction. Raises LinkError."""
-    _set_netem(control, port, direction)
+    set_netem(control, port, direction)
     _set_filter(control, "act_police", port, _LEAVING, police_action(policer_of(direction, port.number)))
+
+
+def set_netem(control: TrafficControl, port: Port, direction: Direction) -> None:
+    """Give what leaves a port the delay, rate and loss of a direction. Raises LinkError."""
+    options = netem_options(netem_of(direction))
+    _set(control, "sch_netem", NEW_QDISC, port.interface, _ROOT, _ROOT_HANDLE, "netem", options)
 
 
 def reshape(control: TrafficControl, port: Port, before: Direction, direction: Direction) -> None:
     """Change what leaves a port, without touching frames or counters. Raises LinkError, with nothing changed."""
     old, new = policer_of(before, port.number), policer_of(direction, port.number)
-    _set_netem(control, port, direction)
+    set_netem(control, port, direction)
     if new == old:
         return
     try:
         control.replace_action(nested(_ACTIONS_OF_REQUEST, police_action(new)))
     except KernelRefusal as error:
-        _set_netem(control, port, before)
+        set_netem(control, port, before)
         raise LinkError(f"cannot change the queue's bound: {error}") from error
 
 
@@ -137,11 +143,6 @@ def _filter(control: TrafficControl, port: Port, hook: int) -> bytes:
     # Of a filter's replies the first only names the chain.
     replies = [reply for reply in control.get(GET_FILTER, port.interface, hook) if reply.handle == _FILTER_HANDLE]
     return replies[0].attributes[TCA_OPTIONS]
-
-
-def _set_netem(control: TrafficControl, port: Port, direction: Direction) -> None:
-    options = netem_options(netem_of(direction))
-    _set(control, "sch_netem", NEW_QDISC, port.interface, _ROOT, _ROOT_HANDLE, "netem", options)
 
 
 def _set_filter(control: TrafficControl, module: str, port: Port, hook: int, action: bytes) -> None:

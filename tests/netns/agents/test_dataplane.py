@@ -188,6 +188,8 @@ class Host:
             exchange_area=str(directory / "area"),
             islands=3,
             depth=2,
+            number_format=0,
+            tag_key="",
         )
         assert self.ask("epoch", epoch=EPOCH, phases=PHASES) == {"type": "epoch_ready", "epoch": EPOCH}
 
@@ -385,6 +387,7 @@ def test_the_round_is_done_when_the_last_result_is_in(host: Host) -> None:
     done = host.answer()
     assert before <= done.pop("completed_ns") <= time.monotonic_ns()
     assert done.pop("send_lateness_us")["max"] >= 0
+    assert sum(frames for _, frames in done.pop("send_lateness_histogram")) == CHUNKS
     assert done == {
         "type": "done",
         "round": 8,
@@ -450,6 +453,7 @@ def test_an_idle_island_is_done_at_once(host: Host) -> None:
     assert (done["type"], done["round"], done["completed_ns"]) == ("done", 3, start_ns)
     assert (done["chunks"], done["expected"], done["delivered"], done["sent"]) == (CHUNKS, 0, 0, 0)
     assert done["send_lateness_us"] == {"median": 0.0, "p99": 0.0, "max": 0.0}
+    assert done["send_lateness_histogram"] == []
     assert (host.area.summed[1].any(), host.area.bitmaps[1].any()) == (False, False)
     assert (host.area.summed[0].all(), host.area.bitmaps[0].all()) == (True, True)
     assert host.more_frames(0.1) == []

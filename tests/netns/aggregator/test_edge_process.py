@@ -83,6 +83,9 @@ def test_sums_are_exact_and_numbered(start_edge: StartEdge) -> None:
         assert (total == sum(chunks[header.chunk])).all()
     assert seen == set(range(11))
     report = rig.ask("retire", round=0)
+    occupancy = [slots for _, slots in report.pop("occupancy")]
+    assert (max(occupancy), occupancy[-1]) == (11, 0)
+    assert report.pop("longest_wait_ns") > 0
     assert report == {
         "type": "retired",
         "round": 0,
@@ -91,6 +94,7 @@ def test_sums_are_exact_and_numbered(start_edge: StartEdge) -> None:
         "collision": 0,
         "passthrough": 0,
         "engine_failure": "",
+        "engine_loading": False,
         "late": 0,
         "duplicate": 0,
         "high_water_slots": 11,
@@ -202,6 +206,70 @@ def test_flood_of_hostile_packets_changes_no_sum_and_is_counted_whole(start_edge
     assert report["socket_overflows"] == 0
     assert sum(report["refused"].values()) == flood
     assert report["complete"] == chunks + 1
+
+
+def test_packets_without_the_runs_tag_are_refused_and_results_have_it(start_edge: StartEdge) -> None:
+    key = bytes(range(16))
+    rig = start_edge(tag_key=key.hex(), slots=1)
+    rig.begin(expected=0b110)
+
+    def send(source: str, chunk: int, seed: int, tagged_with: bytes | None) -> None:
+        header = rig.header(source, chunk=chunk)
+        size = write_packet(rig.memory, header, values(seed).astype("<i4").tobytes(), tagged_with)
+        rig.send_raw(source, rig.memory[:size])
+
+    send(A, 0, 9, None)
+    send(A, 0, 9, bytes(16))
+    send(A, 0, 1, key)
+    send(A, 1, 3, key)  # there is but one slot
+    send(B, 0, 2, key)
+    kinds = []
+    for _ in range(2):
+        datagram = memoryview(rig.host.recv(10_000))
+        kinds.append(parse_packet(datagram, key).kind)
+        if kinds[-1] is Kind.RESULT:
+            assert (np.frombuffer(datagram[HEADER_BYTES:], "<i4") == values(1) + values(2)).all()
+    assert sorted(kinds) == [Kind.CONTRIBUTION, Kind.RESULT]
+    assert rig.ask("retire", round=0)["refused"] == {"tag": 2}
+
+
+def test_f32_is_summed_as_floats_and_other_formats_are_refused(start_edge: StartEdge) -> None:
+    rig = start_edge(number_format=1)
+    rig.begin(expected=0b110)
+    floats = [np.random.default_rng(seed).standard_normal(2000).astype(np.float32) for seed in (1, 2)]
+    rig.contribute(A, floats[0].view(np.int32))
+    rig.contribute(A, floats[0].view(np.int32), number_format=1)
+    rig.contribute(B, floats[1].view(np.int32), number_format=1)
+    header, total = rig.result()
+    assert (header.number_format, header.bitmap) == (1, 0b110)
+    assert (total.view(np.float32) == floats[0] + floats[1]).all()
+    assert rig.ask("retire", round=0)["refused"] == {"kind": 1}
+
+
+def test_contributions_pass_through_while_the_engine_loads(start_edge: StartEdge) -> None:
+    rig = start_edge(engine_load_s=1e6)
+    rig.begin(expected=0b110)
+    for source in (A, B):
+        rig.contribute(source, values(1))
+        assert rig.result()[0].kind is Kind.CONTRIBUTION
+    report = rig.ask("retire", round=0)
+    assert (report["passthrough"], report["engine_loading"], report["collision"]) == (2, True, 0)
+
+
+def test_adaptive_deadline_follows_the_spread(start_edge: StartEdge) -> None:
+    rig = start_edge(deadline_policy="adaptive")
+    rig.begin(expected=0b110)
+    rig.contribute(A, values(1))
+    rig.contribute(B, values(1))
+    assert rig.result()[0].reason is Reason.COMPLETE
+    waited_ns = rig.ask("retire", round=0)["longest_wait_ns"]
+    rig.ask("arm", round=1, epoch=0, phase=0)
+    start = time.monotonic()
+    rig.contribute(A, values(1), round=1)
+    assert rig.result()[0].reason is Reason.TIMEOUT
+    # 50 ms and half as much again as was waited for, and not the minute that was planned.
+    assert 0.05 <= time.monotonic() - start < 3
+    assert waited_ns < 10**9
 
 
 def test_probes_are_reported_and_not_summed(start_edge: StartEdge) -> None:

@@ -22,8 +22,8 @@ from edge_rig import (
 )
 from numpy.typing import NDArray
 
-from aggregator import edge as edge_module
-from aggregator.edge import Edge
+from aggregator import service
+from aggregator.edge import Edge, handle, parse_setup
 from aggregator.engine import HeaderBatch
 from aggregator.engines.numpy_engine import NumpyEngine
 from aggregator.engines.passthrough import PassthroughEngine
@@ -88,19 +88,19 @@ def exchange(network: tuple[Namespace, Namespace, Namespace], monkeypatch: pytes
 
     def run(engine: type[NumpyEngine]) -> tuple[list[tuple[Header, np.ndarray]], dict[str, Any]]:
         wan, edge_space, lan = network
-        monkeypatch.setattr(edge_module, "make_engine", lambda name: engine())
+        monkeypatch.setattr(service, "make_engine", lambda name: engine())
         setup = setup_message(values_per_chunk=VALUES, shard_values=[VALUES * CHUNKS], slots=200)
         with edge_space.entered():
-            edge = Edge(setup)
+            edge = Edge(parse_setup(setup))
         host = lan.udp_socket()
         host.setsockopt(1, SO_RCVBUFFORCE, 4 << 20)
         host.bind((HOST, RESULT_PORT))
         host.setblocking(False)
         groups = [{"group": group_of(source), "source": source} for source in CONTRIBUTORS]
-        edge.handle(
-            {"type": "epoch", "epoch": 0, "phases": [{"expected": ALL, "deadline_ns": 10**12}], "groups": groups}
+        handle(
+            edge, {"type": "epoch", "epoch": 0, "phases": [{"expected": ALL, "deadline_ns": 10**12}], "groups": groups}
         )
-        edge.handle({"type": "arm", "round": 0, "epoch": 0, "phase": 0})
+        handle(edge, {"type": "arm", "round": 0, "epoch": 0, "phase": 0})
         memory = memoryview(bytearray(1000))
         for source, contributor in CONTRIBUTORS.items():
             with wan.udp_socket() as sender:
@@ -114,7 +114,7 @@ def exchange(network: tuple[Namespace, Namespace, Namespace], monkeypatch: pytes
             if edge.can_receive():
                 edge.receive()
             edge.serve(time.monotonic_ns())
-        report = edge.handle({"type": "retire", "round": 0})
+        report = handle(edge, {"type": "retire", "round": 0})
         got = []
         while True:
             try:
@@ -166,10 +166,10 @@ def test_library_that_stops_in_the_middle_of_a_round_loses_nothing(
     network: tuple[Namespace, Namespace, Namespace], tmp_path: Path
 ) -> None:
     objects = []
-    sources = [NATIVE / "engine.c", NATIVE / "sum.c", Path(__file__).parent / "failing_engine.c"]
+    sources = [*NATIVE.glob("*.c"), Path(__file__).parent / "failing_engine.c"]
     for source in sources:
         objects.append(tmp_path / f"{source.stem}.o")
-        renamed = ["-Dtb_submit=real_submit"] if source.stem == "engine" else []
+        renamed = ["-Dtb_submit=real_submit"] if source.stem == "contributions" else []
         command = ["gcc", "-std=c11", "-O2", "-D_GNU_SOURCE", "-fPIC", *renamed, "-c", source, "-o", objects[-1]]
         subprocess.run(command, check=True, timeout=60)
     library = tmp_path / "fails.so"

@@ -107,6 +107,7 @@ def accounted(counters: Counters) -> int:
         counters.added
         + counters.bypassed_pool
         + counters.bypassed_index
+        + counters.bypassed_source
         + counters.late
         + counters.duplicate
         + counters.refused_epoch

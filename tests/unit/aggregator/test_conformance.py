@@ -50,6 +50,7 @@ def test_traces_hold_what_they_promise() -> None:
     assert kept["short-pool"].bypassed_pool > 500
     assert kept["short-index"].bypassed_index > 500
     assert kept["evict-old"].collision > 500
+    assert kept["capped"].bypassed_source > 500
     wrap = list(steps(by_name("wrap")))
     rounds = [step.round for step in wrap if isinstance(step, Announce)]
     assert {0, 2**32 - 1} <= set(rounds)
@@ -102,7 +103,8 @@ def test_example_engine_in_python_conforms() -> None:
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
 def test_example_engine_in_c_conforms(tmp_path: Path) -> None:
     library = tmp_path / "halves.so"
-    sources = [ROOT / "aggregator/engines/native/engine.c", EXAMPLES / "halves_sum.c"]
+    rules = set((ROOT / "aggregator/engines/native").glob("*.c")) - {ROOT / "aggregator/engines/native/sum.c"}
+    sources = [*rules, EXAMPLES / "halves_sum.c"]
     command = ["gcc", "-std=c11", "-O2", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
     subprocess.run([*command, "-o", library, *sources], check=True, timeout=60)
     for name in ("lossy", "evict-old", "f32"):

@@ -299,6 +299,43 @@ def test_evict_old_sends_the_oldest_sum_and_takes_its_slot(make_rig: MakeRig) ->
     assert rig.engine.stats().high_water_slots == 2
 
 
+def test_source_takes_no_more_slots_than_its_share(make_rig: MakeRig) -> None:
+    rig = make_rig(slots=4, slots_per_source=2)
+    rig.announce(0b1011)
+    assert [rig.submit(C(0, [1, 1, 1], chunk=chunk))[0] for chunk in range(3)] == [
+        ADDED,
+        ADDED,
+        Verdict.BYPASSED_COLLISION,
+    ]
+    # The others still find slots, for the same key too; a slot that is given back can be taken again.
+    assert rig.submit(C(1, [1, 1, 1], chunk=2), C(1, [1, 1, 1], chunk=3)) == [ADDED, ADDED]
+    assert rig.submit(C(1, [1, 1, 1], chunk=0), C(3, [1, 1, 1], chunk=0)) == [ADDED, ADDED]
+    assert rig.submit(C(0, [1, 1, 1], chunk=4)) == [ADDED]
+    counters = rig.counters()
+    assert (counters.bypassed_source, counters.bypassed_pool, counters.complete) == (1, 0, 1)
+
+
+def test_share_of_a_source_holds_with_evict_old_too(make_rig: MakeRig) -> None:
+    rig = make_rig(slots=4, slots_per_source=1, collision_policy="evict-old")
+    rig.announce(0b11)
+    assert rig.submit(C(0, [1, 1, 1], chunk=0), C(0, [1, 1, 1], chunk=1)) == [ADDED, Verdict.BYPASSED_COLLISION]
+    assert rig.counters().collision == 0
+
+
+def test_longest_wait_of_a_complete_key_is_counted_by_round(make_rig: MakeRig) -> None:
+    rig = make_rig()
+    rig.announce(0b11, round_number=0)
+    rig.announce(0b11, round_number=1)
+    rig.submit(C(0, [1, 1, 1]), C(0, [1, 1, 1], chunk=1), now_ns=100)
+    rig.submit(C(1, [1, 1, 1]), now_ns=150)
+    rig.submit(C(1, [1, 1, 1], chunk=1), now_ns=420)
+    rig.submit(C(0, [1, 1, 1], round=1), now_ns=500)
+    rig.submit(C(1, [1, 1, 1], round=1), now_ns=510)
+    assert rig.counters().longest_wait_ns == 320
+    assert rig.engine.drop_clique(JOB, EPOCH, 1).longest_wait_ns == 10
+    assert rig.counters().longest_wait_ns == 320
+
+
 def test_back_pressure_accepts_a_prefix_and_drops_nothing(make_rig: MakeRig) -> None:
     rig = make_rig(max_batch=2)
     rig.announce(0b1)
@@ -371,7 +408,7 @@ def test_high_water_can_be_counted_anew(make_rig: MakeRig) -> None:
     rig.submit(*[C(0, [1, 1, 1], chunk=chunk) for chunk in range(3)])
     rig.submit(C(1, [1, 1, 1], chunk=0), C(1, [1, 1, 1], chunk=1))
     assert rig.engine.stats().high_water_slots == 3
-    rig.engine.reset_high_water()
+    assert (rig.engine.take_high_water(), rig.engine.take_high_water()) == (3, 1)
     assert rig.engine.stats().high_water_slots == 1
 
 
@@ -421,6 +458,7 @@ def test_every_contribution_is_accounted_for(make_rig: MakeRig) -> None:
         ({"hash_key": -1}, "hash_key"),
         ({"reordering_ns": -1}, "reordering_ns"),
         ({"max_batch": 0}, "max_batch"),
+        ({"slots_per_source": 0}, "slots_per_source"),
         ({"late_policy": "keep"}, "late_policy"),
         ({"collision_policy": "evict-new"}, "collision_policy"),
         ({"number_format": 9}, "number_format"),

@@ -16,16 +16,18 @@ SOURCES = [
 STEPS = 20_000
 
 
-@pytest.fixture(scope="module")
-def fuzz(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def build(target: Path, *sources: Path) -> Path:
     compiler = shutil.which("gcc")
     if compiler is None:
         pytest.skip("needs gcc")
-    target = tmp_path_factory.mktemp("sanitized") / "fuzz"
     flags = ["-std=c11", "-D_GNU_SOURCE", "-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
-    command = [compiler, *flags, *map(str, SOURCES), "-o", str(target)]
-    subprocess.run(command, check=True, timeout=120)
+    subprocess.run([compiler, *flags, *map(str, sources), "-o", str(target)], check=True, timeout=120)
     return target
+
+
+@pytest.fixture(scope="module")
+def fuzz(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("sanitized") / "fuzz", *SOURCES)
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -38,3 +40,10 @@ def test_no_error_and_no_wrong_sum(fuzz: Path, seed: int) -> None:
     admitted = re.search(r"checks: (\d+) admitted", done.stdout)
     assert admitted is not None
     assert int(admitted[1]) > 1000
+
+
+def test_every_way_of_computing_the_checksum_is_right(tmp_path: Path) -> None:
+    program = build(tmp_path / "checksums", Path(__file__).parent / "sanitized" / "checksums.c")
+    done = subprocess.run([program], check=False, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith("portable\n")

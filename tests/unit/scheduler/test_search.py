@@ -53,7 +53,12 @@ def test_triples_of_nine_cities(memory_gb: float, objective_ms: float) -> None:
     planned = search(nine_city(), memory_gb, sizes=[3])
     assert planned.objective_ms <= objective_ms
     assert all(len(clique) == 3 for cliques in planned.rounds for clique in cliques.cliques)
-    assert planned == search(nine_city(), memory_gb, sizes=[3])
+
+
+def test_one_seed_one_schedule() -> None:
+    assert search(FIVE, 0.2) == search(FIVE, 0.2)
+    ring = large(15)
+    assert search(ring, 0.0, sizes=[3]) == search(ring, 0.0, sizes=[3])
 
 
 def test_optimised_trees_are_never_longer_and_bounds_hold() -> None:

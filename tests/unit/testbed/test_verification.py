@@ -72,3 +72,20 @@ def test_measured_lifetime_of_all_to_all_and_of_two_directions_of_a_grid() -> No
 def test_measured_lifetime_needs_a_run_that_mixes() -> None:
     rows = np.kron(np.eye(3), np.full((3, 3), 1 / 3))
     assert measured_lifetime([rows] * 5, 1) is None
+
+
+def test_f32_is_right_within_rounding_and_no_further(areas: list[ExchangeArea]) -> None:
+    row = areas[0].row(ROUND)
+    generator = np.random.default_rng(3)
+    for area in areas:
+        area.sent[row] = generator.standard_normal(VALUES).astype(np.float32).view(np.int32)
+    floats = [area.sent[row].view(np.float32) for area in areas]
+    for area, order in zip(areas, ((0, 1, 2), (2, 0, 1), (1, 2, 0)), strict=True):
+        area.summed[row] = ((floats[order[0]] + floats[order[1]]) + floats[order[2]]).view(np.int32)
+    assert check_round(areas, ALL, ROUND, number_format=1).exact
+    wrong = areas[1].summed[row].view(np.float32)
+    wrong[4] *= np.float32(1 + 1e-5)
+    wrong[4] += np.float32(1e-5)
+    assert not check_round(areas, ALL, ROUND, number_format=1).exact
+    wrong[4] = np.nan
+    assert not check_round(areas, ALL, ROUND, number_format=1).exact

@@ -1,6 +1,7 @@
 """Builds three links of one kind in the virtual machine, sends frames through them, and prints figures as JSON.
 
-Times are the machine's own; the caller knows the dilation and judges. Arguments: kind, dilation.
+Times are the machine's own; the caller knows the dilation and judges. Arguments: kind, dilation, and the links to
+measure (a-b …); without any, all.
 """
 
 import json
@@ -22,7 +23,7 @@ PROBES, TRAIN, LOSS_FRAMES = 200, 160, 3000
 SMALL = 64
 
 
-def main(kind_name: str, dilation: float) -> None:
+def main(kind_name: str, dilation: float, wanted: list[str]) -> None:
     kind = choose_link_kind(kind_name, [])
 
     def asked(delay_ms: float, loss: float = 0.0) -> Direction:
@@ -37,11 +38,13 @@ def main(kind_name: str, dilation: float) -> None:
             figures = {
                 f"{a}-{b}": {
                     "delay_ms": delay,
+                    "probes": PROBES,
                     "delay_error_ns": delay_errors(nodes, a, b, delay * dilation, dilation),
                     "rate_error": rate_error(nodes, a, b, dilation),
                     **loss(running, nodes, b, a),
                 }
                 for (a, b), delay in DELAYS_MS.items()
+                if not wanted or f"{a}-{b}" in wanted
             }
             print(json.dumps({"kind": kind.name, "warnings": list(running.warnings), "links": figures}))
         finally:
@@ -99,4 +102,4 @@ def close(*ports: Port) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], float(sys.argv[2]))
+    main(sys.argv[1], float(sys.argv[2]), sys.argv[3:])

@@ -8,6 +8,7 @@
 #include "../../../../aggregator/engines/testbed_engine.h"
 #include "../../../../aggregator/native/crc32.h"
 #include "../../../../aggregator/native/receive.h"
+#include "../../../../aggregator/native/tag.h"
 
 #define BATCH 8u
 #define VALUES 5u
@@ -59,6 +60,7 @@ static bool right(const struct tb_headers *out, size_t row, const int32_t *paylo
 static int fuzz_engine(unsigned steps) {
     struct tb_config config = {.slots = 1 + draw(40), .values_per_chunk = VALUES, .max_batch = 1 + draw(10)};
     config.index_entries = 256;
+    config.slots_per_source = 1 + draw(40);
     config.hash_key = state;
     config.reordering_ns = draw(500);
     config.evict_old = (uint8_t)draw(2);
@@ -111,7 +113,8 @@ static int fuzz_engine(unsigned steps) {
 static void fuzz_checks(unsigned steps) {
     const uint32_t shard_values[] = {100, 7};
     const struct tb_flow flows[] = {{.group = 1, .source = 2, .contributor = 3}};
-    const struct tb_shape shape = {.job = 0x01010101,
+    static const uint8_t key[TB_KEY_BYTES] = {1, 2, 3};
+    struct tb_shape shape = {.job = 0x01010101,
                                    .values_per_chunk = 10,
                                    .shards = 2,
                                    .flow_count = 1,
@@ -134,6 +137,7 @@ static void fuzz_checks(unsigned steps) {
             uint32_t crc = tb_crc32(0, datagram, size);
             for (int i = 0; i < 4; i++) datagram[60 + i] = (uint8_t)(crc >> (24 - 8 * i));
         }
+        shape.key = draw(4) ? NULL : key;
         verdicts[tb_check(&shape, datagram, size, 1, 2)]++;
         free(datagram);
     }

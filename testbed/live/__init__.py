@@ -1,0 +1,1 @@
+"""Acting on a running experiment: link changes, the control socket, and scenarios."""

@@ -1,0 +1,75 @@
+"""The links of a running experiment, shown and changed by name."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from testbed.errors import TestbedError
+from testbed.links.interface import Link, LinkError, RunningLinks
+from testbed.live.settings import Change, Ends, check, describe, select
+from testbed.scale import Scale
+
+
+class LiveLinks:
+    """Used by the control socket and by scenarios alike."""
+
+    def __init__(self, links: Sequence[Link], running: RunningLinks, scale: Scale) -> None:
+        self._links = links
+        self._running = running
+        self._scale = scale
+        self._down: set[frozenset[str]] = set()
+        self._on_up_or_down: Callable[[frozenset[frozenset[str]]], None] = lambda _down: None
+
+    def follow(self, on_up_or_down: Callable[[frozenset[frozenset[str]]], None]) -> None:
+        """Tell which links are down, each by its two nodes: now, and whenever one goes down or comes back."""
+        self._on_up_or_down = on_up_or_down
+        on_up_or_down(frozenset(self._down))
+
+    def show(self, name: str | None = None) -> list[dict[str, Any]]:
+        """The physics in force of the named directions, or of all. Raises TestbedError for an unknown name."""
+        in_force = self._running.directions()
+        wanted = list(in_force) if name is None else select(self._links, name)
+        return [
+            {
+                "link": f"{sender}>{receiver}",
+                "up": frozenset((sender, receiver)) not in self._down,
+                **describe(in_force[sender, receiver], self._scale),
+            }
+            for sender, receiver in wanted
+        ]
+
+    def set(self, name: str, values: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Change what is named, and nothing else; returns what was read back.
+
+        Raises TestbedError, with nothing changed.
+        """
+        ends = select(self._links, name)
+        change = check(values, self._scale)
+        if change.up is not None and not all((receiver, sender) in ends for sender, receiver in ends):
+            raise TestbedError(f"link {name}: a link goes up or down as a whole; write {name.replace('>', '-')}")
+        self._change_physics(ends, change)
+        if change.up is not None:
+            self._set_up(ends, change.up)
+        return self.show(name)
+
+    def _change_physics(self, ends: Sequence[Ends], change: Change) -> None:
+        before = self._running.directions()
+        changed: list[Ends] = []
+        try:
+            for sender, receiver in ends:
+                self._running.change(sender, receiver, replace(before[sender, receiver], **change.physics))
+                changed.append((sender, receiver))
+        except LinkError as error:
+            for sender, receiver in changed:
+                self._running.change(sender, receiver, before[sender, receiver])
+            raise TestbedError(str(error)) from error
+
+    def _set_up(self, ends: Sequence[Ends], up: bool) -> None:
+        for pair in {frozenset(one) for one in ends}:
+            a, b = sorted(pair)
+            try:
+                self._running.set_up(a, b, up)
+            except LinkError as error:
+                raise TestbedError(str(error)) from error
+            self._down = self._down - {pair} if up else self._down | {pair}
+        self._on_up_or_down(frozenset(self._down))

@@ -1,0 +1,152 @@
+"""What the machine did to a round: frames, processes and senders that came late, or not at all.
+
+A round that was measured on a machine that could not keep up says more about the machine than about the schedule. Each
+round gets the reasons why it is not to be trusted, from figures that every part keeps anyway; none: it is.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from testbed.errors import RunFailed
+from testbed.links.interface import DirectionCounters, Lateness, LinkError, RunningLinks
+from testbed.run.processes import Process
+from testbed.run.rounds import RoundRecord
+from testbed.scale import Scale
+
+Counters = Mapping[tuple[str, str], DirectionCounters]
+
+# Undilated; docs/running.md explains them.
+MOST_LINK_LATENESS_P99_MS = 1.0
+MOST_LINK_LATENESS_MS = 10.0
+MOST_SEND_LATENESS_P99_MS = 1.0
+MOST_SEND_LATENESS_MS = 10.0
+MOST_CPU_WAIT_SHARE = 0.15
+
+
+@dataclass(frozen=True)
+class Strain:
+    """The figures of one round, undilated; waits are of the worst process, `reasons` is empty for a trusted round."""
+
+    link_lateness_p99_ms: float
+    link_lateness_max_ms: float
+    worst_link: str
+    link_drops: int
+    socket_overflows: int
+    send_lateness_p99_ms: float
+    send_lateness_max_ms: float
+    cpu_wait_ms: float
+    cpu_wait_share: float
+    waiting_process: str
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def trustworthy(self) -> bool:
+        return not self.reasons
+
+
+class StrainGauge:
+    """Reads the links' and processes' counters around each round, and gives what came in it."""
+
+    def __init__(self, links: RunningLinks, processes: Sequence[Process], scale: Scale) -> None:
+        """`processes`: those whose waiting for a processor makes a round late."""
+        self._links = links
+        self._processes = processes
+        self._scale = scale
+        self.counters: Counters = links.counters()
+        self._waits_ns: dict[str, int] = {}
+
+    def begin(self) -> None:
+        """A round is about to start: what its preparation took does not make it late."""
+        self._waits_ns = self._read_waits()
+
+    def read(self, record: RoundRecord) -> Strain:
+        """The strain of the round that has just ended. Raises RunFailed if the links have failed."""
+        try:
+            before, self.counters = self.counters, self._links.counters()
+        except LinkError as error:
+            raise RunFailed(f"the links failed in round {record.number + 1}: {error}") from error
+        waits_ns = {name: now - self._waits_ns.get(name, now) for name, now in self._read_waits().items()}
+        return strain_of(record, before, self.counters, waits_ns, self._scale)
+
+    def _read_waits(self) -> dict[str, int]:
+        """How long the threads of each process have been ready to run without a processor, in ns: the worst thread."""
+        waits = {}
+        for process in self._processes:
+            tasks = Path(f"/proc/{process.popen.pid}/task").glob("*/schedstat")
+            try:
+                waits[process.name] = max(int(task.read_text(encoding="ascii").split()[1]) for task in tasks)
+            except (OSError, ValueError, IndexError):
+                continue  # gone, or a kernel that does not keep it
+        return waits
+
+
+def strain_of(
+    record: RoundRecord, before: Counters, after: Counters, waits_ns: Mapping[str, int], scale: Scale
+) -> Strain:
+    """What the machine did to a round, by the links' counters before and after it and the processes' own reports."""
+    lateness = {ends: now.lateness.since(before[ends].lateness) for ends, now in after.items()}
+    worst = max(lateness, key=lambda ends: _longest_ns(lateness[ends]), default=("", ""))
+    sends_us = [report["send_lateness_us"] for report in record.done.values()]
+    waiting = max(waits_ns, key=lambda name: waits_ns[name], default="")
+    wait_ms = scale.undilated_ms(waits_ns.get(waiting, 0))
+    overflows = [int(report["socket_overflows"]) for report in (*record.done.values(), *record.retired.values())]
+    figures = Strain(
+        link_lateness_p99_ms=scale.undilated_ms(max((one.quantile_ns(0.99) for one in lateness.values()), default=0)),
+        link_lateness_max_ms=scale.undilated_ms(_longest_ns(lateness[worst])) if lateness else 0.0,
+        worst_link=">".join(worst),
+        link_drops=sum(now.dropped_other - before[ends].dropped_other for ends, now in after.items()),
+        socket_overflows=sum(overflows),
+        send_lateness_p99_ms=scale.undilated_ms(max((late["p99"] for late in sends_us), default=0.0) * 1e3),
+        send_lateness_max_ms=scale.undilated_ms(max((late["max"] for late in sends_us), default=0.0) * 1e3),
+        cpu_wait_ms=wait_ms,
+        cpu_wait_share=wait_ms / scale.undilated_ms(record.completion_ns),
+        waiting_process=waiting,
+    )
+    return replace(figures, reasons=tuple(_reasons(figures)))
+
+
+def suggestion(strains: Sequence[Strain], scale: Scale) -> str:
+    """What to try instead, by how far the worst round was beyond what is trusted."""
+    excess = max(
+        max(
+            one.link_lateness_p99_ms / MOST_LINK_LATENESS_P99_MS,
+            one.link_lateness_max_ms / MOST_LINK_LATENESS_MS,
+            one.send_lateness_p99_ms / MOST_SEND_LATENESS_P99_MS,
+            one.send_lateness_max_ms / MOST_SEND_LATENESS_MS,
+            one.cpu_wait_share / MOST_CPU_WAIT_SHARE,
+        )
+        for one in strains
+    )
+    factor = 2 ** min(max(math.ceil(math.log2(max(excess, 1.0))), 1), 3)
+    return f"--time-dilation {scale.time_dilation * factor:g}, or --rate-scale {scale.rate_scale / factor:g}"
+
+
+def _reasons(strain: Strain) -> list[str]:
+    reasons = []
+    if strain.link_drops:
+        reasons.append(f"links dropped {strain.link_drops} frames that they could not keep up with")
+    if strain.socket_overflows:
+        reasons.append(f"{strain.socket_overflows} datagrams overflowed a socket")
+    if strain.link_lateness_p99_ms > MOST_LINK_LATENESS_P99_MS or strain.link_lateness_max_ms > MOST_LINK_LATENESS_MS:
+        reasons.append(
+            f"links released frames late: p99 {strain.link_lateness_p99_ms:.1f} ms, "
+            f"worst {strain.link_lateness_max_ms:.1f} ms ({strain.worst_link})"
+        )
+    if strain.send_lateness_p99_ms > MOST_SEND_LATENESS_P99_MS or strain.send_lateness_max_ms > MOST_SEND_LATENESS_MS:
+        reasons.append(
+            f"hosts sent late: p99 {strain.send_lateness_p99_ms:.1f} ms, worst {strain.send_lateness_max_ms:.1f} ms"
+        )
+    if strain.cpu_wait_share > MOST_CPU_WAIT_SHARE:
+        reasons.append(f"{strain.waiting_process} waited {strain.cpu_wait_ms:.0f} ms for a processor")
+    return reasons
+
+
+def _longest_ns(lateness: Lateness) -> int:
+    return lateness.buckets[-1][0] if lateness.buckets else 0
+
+
+def strain_to_json(strain: Strain) -> dict[str, Any]:
+    return {**vars(strain), "reasons": list(strain.reasons), "trustworthy": strain.trustworthy}
