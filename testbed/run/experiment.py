@@ -137,7 +137,7 @@ def _run(
         )
         live_links.follow(failures.links_are_down)
         running = Running(network, live_links, epochs, fleet)
-        gauge = StrainGauge(network.links, [*fleet.of("edge"), *fleet.of("dataplane")], settings.scale)
+        gauge = StrainGauge(network.links, fleet, settings.scale)
         strains: list[Strain] = []
 
         def round_started(number: int, start_ns: int) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from testbed.errors import RunFailed
 from testbed.links.interface import DirectionCounters, Lateness, LinkError, RunningLinks
-from testbed.run.processes import Process
+from testbed.run.processes import Fleet
 from testbed.run.rounds import RoundRecord
 from testbed.scale import Scale
 
@@ -23,7 +23,15 @@ MOST_LINK_LATENESS_P99_MS = 1.0
 MOST_LINK_LATENESS_MS = 10.0
 MOST_SEND_LATENESS_P99_MS = 1.0
 MOST_SEND_LATENESS_MS = 10.0
-MOST_CPU_WAIT_SHARE = 0.15
+MOST_CPU_WAIT_MEAN_MS = 0.4
+
+
+@dataclass(frozen=True)
+class Waits:
+    """How long a thread has been ready to run without a processor, and how often it was given one, so far."""
+
+    waited_ns: int
+    times: int
 
 
 @dataclass(frozen=True)
@@ -39,6 +47,7 @@ class Strain:
     send_lateness_max_ms: float
     cpu_wait_ms: float
     cpu_wait_share: float
+    cpu_wait_mean_ms: float
     waiting_process: str
     reasons: tuple[str, ...] = ()
 
@@ -50,17 +59,17 @@ class Strain:
 class StrainGauge:
     """Reads the links' and processes' counters around each round, and gives what came in it."""
 
-    def __init__(self, links: RunningLinks, processes: Sequence[Process], scale: Scale) -> None:
-        """`processes`: those whose waiting for a processor makes a round late."""
+    def __init__(self, links: RunningLinks, fleet: Fleet, scale: Scale) -> None:
+        """Raises LinkError if the links have failed."""
         self._links = links
-        self._processes = processes
+        self._fleet = fleet
         self._scale = scale
         self.counters: Counters = links.counters()
-        self._waits_ns: dict[str, int] = {}
+        self._waits: dict[str, Waits] = {}
 
     def begin(self) -> None:
         """A round is about to start: what its preparation took does not make it late."""
-        self._waits_ns = self._read_waits()
+        self._waits = self._read_waits()
 
     def read(self, record: RoundRecord) -> Strain:
         """The strain of the round that has just ended. Raises RunFailed if the links have failed."""
@@ -68,30 +77,35 @@ class StrainGauge:
             before, self.counters = self.counters, self._links.counters()
         except LinkError as error:
             raise RunFailed(f"the links failed in round {record.number + 1}: {error}") from error
-        waits_ns = {name: now - self._waits_ns.get(name, now) for name, now in self._read_waits().items()}
-        return strain_of(record, before, self.counters, waits_ns, self._scale)
-
-    def _read_waits(self) -> dict[str, int]:
-        """How long the threads of each process have been ready to run without a processor, in ns: the worst thread."""
         waits = {}
-        for process in self._processes:
+        for name, now in self._read_waits().items():
+            first = self._waits.get(name, now)  # more than now if the process was started again
+            waits[name] = Waits(max(now.waited_ns - first.waited_ns, 0), max(now.times - first.times, 0))
+        return strain_of(record, before, self.counters, waits, self._scale)
+
+    def _read_waits(self) -> dict[str, Waits]:
+        """Of each process whose waiting makes a round late, the thread that has waited longest."""
+        waits = {}
+        for process in (*self._fleet.of("edge"), *self._fleet.of("dataplane")):
             tasks = Path(f"/proc/{process.popen.pid}/task").glob("*/schedstat")
             try:
-                waits[process.name] = max(int(task.read_text(encoding="ascii").split()[1]) for task in tasks)
+                figures = [task.read_text(encoding="ascii").split() for task in tasks]
+                waits[process.name] = max((Waits(int(one[1]), int(one[2])) for one in figures), key=_waited_ns)
             except (OSError, ValueError, IndexError):
                 continue  # gone, or a kernel that does not keep it
         return waits
 
 
 def strain_of(
-    record: RoundRecord, before: Counters, after: Counters, waits_ns: Mapping[str, int], scale: Scale
+    record: RoundRecord, before: Counters, after: Counters, waits: Mapping[str, Waits], scale: Scale
 ) -> Strain:
     """What the machine did to a round, by the links' counters before and after it and the processes' own reports."""
     lateness = {ends: now.lateness.since(before[ends].lateness) for ends, now in after.items()}
     worst = max(lateness, key=lambda ends: _longest_ns(lateness[ends]), default=("", ""))
     sends_us = [report["send_lateness_us"] for report in record.done.values()]
-    waiting = max(waits_ns, key=lambda name: waits_ns[name], default="")
-    wait_ms = scale.undilated_ms(waits_ns.get(waiting, 0))
+    waiting = max(waits, key=lambda name: waits[name].waited_ns, default="")
+    wait = waits.get(waiting, Waits(0, 0))
+    wait_ms = scale.undilated_ms(wait.waited_ns)
     overflows = [int(report["socket_overflows"]) for report in (*record.done.values(), *record.retired.values())]
     figures = Strain(
         link_lateness_p99_ms=scale.undilated_ms(max((one.quantile_ns(0.99) for one in lateness.values()), default=0)),
@@ -103,6 +117,7 @@ def strain_of(
         send_lateness_max_ms=scale.undilated_ms(max((late["max"] for late in sends_us), default=0.0) * 1e3),
         cpu_wait_ms=wait_ms,
         cpu_wait_share=wait_ms / scale.undilated_ms(record.completion_ns),
+        cpu_wait_mean_ms=wait_ms / max(wait.times, 1),
         waiting_process=waiting,
     )
     return replace(figures, reasons=tuple(_reasons(figures)))
@@ -116,7 +131,7 @@ def suggestion(strains: Sequence[Strain], scale: Scale) -> str:
             one.link_lateness_max_ms / MOST_LINK_LATENESS_MS,
             one.send_lateness_p99_ms / MOST_SEND_LATENESS_P99_MS,
             one.send_lateness_max_ms / MOST_SEND_LATENESS_MS,
-            one.cpu_wait_share / MOST_CPU_WAIT_SHARE,
+            one.cpu_wait_mean_ms / MOST_CPU_WAIT_MEAN_MS,
         )
         for one in strains
     )
@@ -139,9 +154,16 @@ def _reasons(strain: Strain) -> list[str]:
         reasons.append(
             f"hosts sent late: p99 {strain.send_lateness_p99_ms:.1f} ms, worst {strain.send_lateness_max_ms:.1f} ms"
         )
-    if strain.cpu_wait_share > MOST_CPU_WAIT_SHARE:
-        reasons.append(f"{strain.waiting_process} waited {strain.cpu_wait_ms:.0f} ms for a processor")
+    if strain.cpu_wait_mean_ms > MOST_CPU_WAIT_MEAN_MS:
+        reasons.append(
+            f"{strain.waiting_process} waited {strain.cpu_wait_ms:.0f} ms for a processor, "
+            f"{strain.cpu_wait_mean_ms:.1f} ms each time"
+        )
     return reasons
+
+
+def _waited_ns(waits: Waits) -> int:
+    return waits.waited_ns
 
 
 def _longest_ns(lateness: Lateness) -> int:

@@ -8,6 +8,7 @@ load before, and how many rounds it did not keep up with. On a busy machine run 
 """
 
 import argparse
+import csv
 import json
 import os
 import subprocess
@@ -30,6 +31,12 @@ def run(directory: Path, *options: str) -> tuple[int, dict[str, Any] | None, str
     return done.returncode, json.loads(done.stdout) if done.stdout else None, lines[-1] if lines else ""
 
 
+def trusted_ratios(run_dir: Path) -> list[float]:
+    """Ratios of the rounds that the machine kept up with, ascending."""
+    with (run_dir / "rounds.csv").open(encoding="utf-8") as file:
+        return sorted(float(row["ratio"]) for row in csv.DictReader(file) if row["trustworthy"] == "True")
+
+
 def report(label: str, outcome: tuple[int, dict[str, Any] | None, str], load: float, within: float) -> None:
     code, summary, last_line = outcome
     if summary is None:
@@ -44,6 +51,9 @@ def report(label: str, outcome: tuple[int, dict[str, Any] | None, str], load: fl
         f"send lateness p99 {lateness['p99']:.0f} us; load {load:.1f}; exit {code}",
         flush=True,
     )
+    ratios = trusted_ratios(Path(summary["run_dir"]))
+    if ratios:
+        print(f"{'':34}   the {len(ratios)} trusted rounds: ratio {ratios[0]:.4f} to {ratios[-1]:.4f}")
     for untrusted in summary["untrusted_rounds"][:2]:
         print(f"{'':34}   round {untrusted['round'] + 1}: {'; '.join(untrusted['reasons'])}")
 

@@ -197,7 +197,7 @@ def test_changes_that_cannot_be_are_refused(bench: Bench) -> None:
 
 
 def test_down_takes_carrier_from_both_ends_and_up_brings_it_back(bench: Bench) -> None:
-    running = bench.build(link("a", "b", direction(100.0)), link("b", "c", direction(1.0)))
+    running = bench.build(link("a", "b", direction(500.0)), link("b", "c", direction(1.0)))
     a, b = ports(bench)
     for number in range(20):
         a.send(number)
@@ -206,7 +206,7 @@ def test_down_takes_carrier_from_both_ends_and_up_brings_it_back(bench: Bench) -
     assert carrier(bench, "a", "to-b", wanted=False)
     assert carrier(bench, "b", "to-a", wanted=False)
     assert "NO-CARRIER" not in bench.node("b").run("ip", "link", "show", "to-c")
-    assert b.receive(0.3) == []
+    assert b.receive(0.8) == []
     counters = running.counters()["a", "b"]
     assert (counters.frames_in, counters.dropped_down, left(counters)) == (20, 20, 0)
     running.set_up("a", "b", up=True)
@@ -216,8 +216,8 @@ def test_down_takes_carrier_from_both_ends_and_up_brings_it_back(bench: Bench) -
     for number in range(20):
         a.send(number, SMALLEST)
         b.send(number, LARGEST)
-    assert [one.number for one in b.receive(0.3, 20)] == list(range(20))
-    assert [one.number for one in a.receive(0.3, 20)] == list(range(20))
+    assert [one.number for one in b.receive(1.0, 20)] == list(range(20))
+    assert [one.number for one in a.receive(1.0, 20)] == list(range(20))
 
 
 def test_a_receiver_that_is_taken_down_holds_nobody_back(bench: Bench) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from testbed.links.interface import DirectionCounters, Lateness
 from testbed.run.rounds import RoundRecord
-from testbed.run.strain import Strain, strain_of, suggestion
+from testbed.run.strain import Strain, Waits, strain_of, suggestion
 from testbed.scale import Scale
 
 QUIET = Lateness(((20_000, 990), (400_000, 10)))
@@ -35,6 +35,7 @@ def strain(
     late_us: tuple[float, float] = (50.0, 300.0),
     overflows: int = 0,
     wait_ms: float = 20.0,
+    wait_times: int = 500,
     scale: Scale | None = None,
 ) -> Strain:
     """A round of 500 ms on two directions, of which one carried nothing."""
@@ -57,11 +58,12 @@ def strain(
         digests_equal=True,
         mixing=np.eye(1),
     )
+    waits = {"edge-nyc": Waits(round(wait_ms * 1e6), wait_times), "edge-lon": Waits(1, 1)}
     nothing = counters(Lateness())
     before = {("nyc", "lon"): counters(QUIET), ("lon", "nyc"): nothing}
     passed = Lateness(tuple(sorted(_add(QUIET, lateness).items())))
     after = {("nyc", "lon"): counters(passed, dropped_other), ("lon", "nyc"): nothing}
-    return strain_of(record, before, after, {"edge-nyc": round(wait_ms * 1e6), "edge-lon": 1}, scale)
+    return strain_of(record, before, after, waits, scale)
 
 
 def _add(one: Lateness, other: Lateness) -> dict[int, int]:
@@ -88,7 +90,7 @@ def test_quiet_round_is_trusted() -> None:
         ({"overflows": 2}, "2 datagrams overflowed"),
         ({"late_us": (1_200.0, 2_000.0)}, "hosts sent late: p99 1.2 ms"),
         ({"late_us": (10.0, 12_000.0)}, "worst 12.0 ms"),
-        ({"wait_ms": 80.0}, "edge-nyc waited 80 ms"),
+        ({"wait_ms": 260.0}, "edge-nyc waited 260 ms for a processor, 0.5 ms each time"),
     ],
 )
 def test_each_sign_of_overload_is_a_reason(changes: dict[str, Any], named: str) -> None:
@@ -102,6 +104,11 @@ def test_lateness_counts_undilated() -> None:
     late = Lateness(((20_000, 98), (3_000_000, 2)))
     assert not strain(lateness=late).trustworthy
     assert strain(lateness=late, scale=Scale(time_dilation=4.0)).trustworthy
+
+
+def test_many_short_waits_are_usual_and_few_long_ones_are_not() -> None:
+    assert strain(wait_ms=200.0, wait_times=1000).trustworthy
+    assert not strain(wait_ms=80.0, wait_times=40).trustworthy
 
 
 def test_suggestion_grows_with_the_excess() -> None:
