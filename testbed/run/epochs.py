@@ -168,7 +168,7 @@ class Epochs:
             note("trees as planned")
         except MulticastError as error:
             raise RunFailed(f"epoch {epoch.number}: {error}") from error
-        paths = probe_trees(self._fleet, epoch, self._start_up.topology, scale)
+        paths = probe_trees(self._fleet, epoch, self._start_up.topology, scale, on_time_only=epoch.number == 0)
         if not paths:
             raise RunFailed("no island sends anything in this schedule")
         note("probes")

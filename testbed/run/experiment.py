@@ -302,6 +302,7 @@ def _report_round(
         epoch=record.epoch,
         phase=record.phase,
         start_ns=record.start_ns,
+        planned_ns=record.planned_ns,
         completion_ns=record.completion_ns,
         exact=record.exact,
         digests_equal=record.digests_equal,

@@ -42,6 +42,14 @@ def run_with(switch: LinkSwitch, run_dir: Path, **settings: Any) -> dict[str, An
     return run_experiment(wanted, Console(file=io.StringIO()), Watchers(on_start=switch))
 
 
+def need_failure_under_way(summary: dict[str, Any], rounds: list[dict[str, Any]]) -> None:
+    """Skip the test if this machine was too busy to take the link down while streams were under way."""
+    first = rounds[1]
+    at_ns = summary["link_failures"][0]["at_ns"]
+    if not first["start_ns"] < at_ns < first["start_ns"] + 0.8 * first["planned_ns"]:
+        pytest.skip("the machine was too busy to take the link down in the middle of the round")
+
+
 def rounds_of(run_dir: Path) -> list[dict[str, Any]]:
     lines = (run_dir / "events.jsonl").read_text(encoding="utf-8").splitlines()
     return [event for event in map(json.loads, lines) if event["event"] == "round"]
@@ -55,8 +63,10 @@ def test_traffic_returns_and_later_rounds_are_whole(plane: str, longest_ms: floa
     summary = run_with(switch, tmp_path / "run", multicast=plane, rounds=7)
     rounds = rounds_of(tmp_path / "run")
     whole = [all(report["delivered"] == report["expected"] for report in event["done"].values()) for event in rounds]
-    assert whole[0]
-    assert not whole[1]
+    need_failure_under_way(summary, rounds)
+    hurt_rounds = {number for number, is_whole in enumerate(whole) if not is_whole}
+    assert 1 in hurt_rounds
+    assert hurt_rounds <= {1, 2}  # links may carry too much until the next epoch
     assert whole[3:] == [True] * 4  # the link comes back in round 3, and costs nothing
     assert [event["digests_equal"] for event in rounds[3:]] == [True] * 4
     assert summary["exact"] is True
@@ -80,10 +90,11 @@ def test_a_cut_network_gives_partial_rounds_and_says_why(tmp_path: Path) -> None
     assert set(summary["link_failures"][2]["cut_off"]) == asia
     assert any("tyo, hkg, sin cannot be reached: rounds are partial" in warning for warning in summary["warnings"])
     rounds = rounds_of(tmp_path / "run")
+    need_failure_under_way(summary, rounds)
     delivered = [sum(report["delivered"] for report in event["done"].values()) for event in rounds]
     expected = [sum(report["expected"] for report in event["done"].values()) for event in rounds]
     assert delivered[0] == expected[0]
-    assert delivered[1] < expected[1]
+    assert min(d - e for d, e in zip(delivered[1:4], expected[1:4], strict=True)) < 0
     assert delivered[-1] == expected[-1]
     assert rounds[-1]["digests_equal"]
     assert summary["exact"] is True
