@@ -369,8 +369,8 @@ def _set_up(channel: Channel, message: Message) -> DataPlane:
     ]
     area = map_exchange_area(Path(message["exchange_area"]), message["depth"], sum(shard_values), values_per_chunk)
     own: int = message["shard"]
-    key = parse_key(message["tag_key"])
     lan = Lan(message["job"], own, message["host_addresses"])
+    key = parse_key(message["tag_key"])
     return DataPlane(channel, shards, own, message["address"], area, lan, message["number_format"], key)
 
 

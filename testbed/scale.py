@@ -19,6 +19,10 @@ class Scale:
         """Emulated on-wire rate in bit/s of a full-size rate."""
         return round(rate_gbps * 1e9 * self.rate_scale / self.time_dilation)
 
+    def full_rate_gbps(self, rate_bps: float) -> float:
+        """Full-size rate of an emulated one."""
+        return rate_bps * self.time_dilation / self.rate_scale / 1e9
+
     def size_bytes(self, size_gb: float) -> int:
         """Emulated bytes of a full-size amount of data."""
         return round(size_gb * 1e9 * self.rate_scale)

@@ -5,7 +5,7 @@ import os
 from typing import Any
 
 from testbed.errors import TestbedError
-from testbed.run.state import living_runs, nodes_of
+from testbed.run.state import living_runs
 
 
 def add_parser(commands: Any) -> None:
@@ -42,10 +42,9 @@ def _node(run_id: str | None, node: str) -> int:
         raise TestbedError("exec: no experiment is running; start one with testbed run")
     if run_id is None and len(runs) > 1:
         raise TestbedError(f"exec: several experiments are running; choose one with --run: {', '.join(runs)}")
-    chosen = run_id or runs[0]
+    chosen = run_id or next(iter(runs))
     if chosen not in runs:
         raise TestbedError(f"exec: no run {chosen} is running; running: {', '.join(runs)}")
-    nodes = nodes_of(chosen)
-    if node not in nodes:
-        raise TestbedError(f"exec: run {chosen} has no node {node}; it has {', '.join(nodes) or 'none yet'}")
-    return nodes[node]
+    if node not in runs[chosen]:
+        raise TestbedError(f"exec: there is no node {node}; there are {', '.join(runs[chosen])}")
+    return runs[chosen][node]

@@ -4,10 +4,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from scheduler.topology import Topology
 from testbed.errors import TestbedError
 from testbed.links.interface import Link, LinkError, RunningLinks
-from testbed.live.settings import Change, Ends, check, describe, select
+from testbed.live.settings import Change, Ends, check, describe, is_access, select
 from testbed.scale import Scale
+
+Pair = frozenset[str]
+"""The two nodes that a link joins."""
 
 
 class LiveLinks:
@@ -17,13 +21,30 @@ class LiveLinks:
         self._links = links
         self._running = running
         self._scale = scale
-        self._down: set[frozenset[str]] = set()
-        self._on_up_or_down: Callable[[frozenset[frozenset[str]]], None] = lambda _down: None
+        self._down: set[Pair] = set()
+        self._core = {frozenset((link.a.node, link.b.node)) for link in links if not is_access(link)}
+        self._tell: Callable[[frozenset[Pair]], None] = lambda _down: None
 
-    def follow(self, on_up_or_down: Callable[[frozenset[frozenset[str]]], None]) -> None:
-        """Tell which links are down, each by its two nodes: now, and whenever one goes down or comes back."""
-        self._on_up_or_down = on_up_or_down
-        on_up_or_down(frozenset(self._down))
+    def tell(self, when_changed: Callable[[frozenset[Pair]], None]) -> None:
+        """Tell of the core links that are down, whenever that changes; now, if there are any."""
+        self._tell = when_changed
+        if self._core_down():
+            when_changed(self._core_down())
+
+    def _core_down(self) -> frozenset[Pair]:
+        return frozenset(self._down & self._core)
+
+    def in_force(self, topology: Topology) -> Topology:
+        """The topology that these links were built from, with the delays and rates that its links have now."""
+        now = self._running.directions()
+        return topology.with_links(
+            replace(
+                link,
+                one_way_delay_ms=self._scale.undilated_ms(now[link.id].one_way_delay_ns),
+                rate_gbps=self._scale.full_rate_gbps(now[link.id].rate_bps),
+            )
+            for link in topology.links
+        )
 
     def show(self, name: str | None = None) -> list[dict[str, Any]]:
         """The physics in force of the named directions, or of all. Raises TestbedError for an unknown name."""
@@ -65,6 +86,7 @@ class LiveLinks:
             raise TestbedError(str(error)) from error
 
     def _set_up(self, ends: Sequence[Ends], up: bool) -> None:
+        before = self._core_down()
         for pair in {frozenset(one) for one in ends}:
             a, b = sorted(pair)
             try:
@@ -72,4 +94,5 @@ class LiveLinks:
             except LinkError as error:
                 raise TestbedError(str(error)) from error
             self._down = self._down - {pair} if up else self._down | {pair}
-        self._on_up_or_down(frozenset(self._down))
+        if self._core_down() != before:
+            self._tell(self._core_down())

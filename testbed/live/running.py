@@ -33,16 +33,16 @@ class LiveRun:
         self._fleet = fleet
         self._run_dir = run_dir
         self._scale = scale
-        self._progress: dict[str, Any] = {"state": "building", "round": None}
+        self._progress: dict[str, Any] = {"state": "building", "epoch": 0, "round": None}
         self._played = 0
 
     def commands(self) -> dict[str, Command]:
         """The commands of the control socket."""
         return {"status": self._status, "link_show": self._link_show, "link_set": self._link_set}
 
-    def round_started(self, number: int, start_ns: int) -> None:
+    def round_started(self, number: int, epoch: int, start_ns: int) -> None:
         """A round, counted from 0, starts at `start_ns`; with the first one the scenario begins."""
-        self._progress = {"state": "running", "round": number}
+        self._progress = {"state": "running", "epoch": epoch, "round": number}
         if number == 0:
             for event in self._scenario:
                 due_ns = start_ns + self._scale.emulated_ns(event.at_ms)

@@ -80,26 +80,28 @@ def unsummed_bytes(records: Sequence[RoundRecord], framing: Framing, hosts: int)
     """
     extra: dict[Direction, int] = {}
     for record in records:
-        for host, report in record.done.items():
-            island = host.rpartition("-")[0]
-            frames = report["complete"] + report["partial"] + report["bypassed"] - report["chunks"]
-            if report["bypassed"] and frames > 0:
-                direction = naming.edge_name(island), naming.access_node(island, hosts)
-                extra[direction] = extra.get(direction, 0) + frames * framing.full_frame_bytes
+        for island in record.retired:
+            direction = naming.edge_name(island), naming.access_node(island, hosts)
+            for host in range(1, hosts + 1):
+                report = record.done[naming.host_name(island, host)]
+                frames = report["complete"] + report["partial"] + report["bypassed"] - report["chunks"]
+                if report["bypassed"] and frames > 0:
+                    extra[direction] = extra.get(direction, 0) + frames * framing.full_frame_bytes
     return extra
 
 
 def link_loads(
     planned: Mapping[Direction, int],
     unicast: Mapping[Direction, int],
-    extra_bytes: Mapping[Direction, int],
+    extra: Mapping[Direction, int],
     framing: Framing,
     readings: Sequence[tuple[Mapping[Direction, DirectionCounters], Mapping[Direction, DirectionCounters]]],
     allowed_bytes: int,
 ) -> list[LinkLoad]:
     """Planned and measured loads of every direction.
 
-    `extra_bytes` were not planned but are accounted for; `readings` are of the counters before and after each round.
+    `extra`: bytes beyond the planned streams, as unsummed_bytes has them. `readings` are of the counters before and
+    after each round.
     """
     loads = []
     for direction, streams in planned.items():
@@ -110,7 +112,7 @@ def link_loads(
                 *direction,
                 planned_streams=streams,
                 unicast_streams=unicast[direction],
-                planned_bytes=streams * framing.wire_bytes + extra_bytes.get(direction, 0),
+                planned_bytes=streams * framing.wire_bytes + extra.get(direction, 0),
                 measured_bytes=sum(last.bytes_in - first.bytes_in for first, last in spans),
                 dropped_frames=dropped,
                 allowed_bytes=allowed_bytes,

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from scheduler.plan import Plan
+from scheduler.topology import Topology
 from testbed.errors import RunFailed
 from testbed.multicast.groups import Tree
 from testbed.multicast.interface import MulticastError, RunningPlane
@@ -45,13 +46,16 @@ class Epochs:
         make: MakeEpoch,
         on_ready: Callable[[Epoch, Readiness], None],
         before_removal: Callable[[list[Tree]], None],
+        in_force: Callable[[], Topology],
     ) -> None:
+        """`in_force` gives the topology with the delays that its links have now: probes must find them."""
         self._fleet = fleet
         self._start_up = start_up
         self._plane = plane
         self._make = make
         self._on_ready = on_ready
         self._before_removal = before_removal
+        self._in_force = in_force
         self._lock = threading.Lock()
         self._requested: Plan | None = None
         self._scheduled: dict[int, Plan] = {}
@@ -59,11 +63,12 @@ class Epochs:
         self._first_round = 0
         self._just_left: list[Tree] = []
         self._moves = 0
+        self._used_groups = {tree.group for tree in start_up.epoch.distinct_trees()}
         self.current = start_up.epoch
         self.all = {self.current.number: self.current}
 
     def begin(self) -> None:
-        """Bring the first epoch into operation. Raises RunFailed."""
+        """Bring the first epoch into operation. Raises RunFailed or MulticastError."""
         self._introduce(self.current)
 
     def schedule(self, changes: Mapping[int, Plan]) -> None:
@@ -80,22 +85,23 @@ class Epochs:
         return self.current.phase_of(round_number - self._first_round)
 
     def prepare(self, round_number: int) -> None:
-        """While this round is under way, make ready what shall follow it. Raises RunFailed."""
+        """While this round is under way, make ready what shall follow it. Raises RunFailed or MulticastError."""
         with self._lock:
             plan, self._requested = self._requested, None
         plan = plan or self._scheduled.get(round_number + 1)
         if plan is None:
             return
         live = [live for live, _ in self.live_and_planned()] + self._just_left
-        used_groups = {tree.group for each in self.all.values() for tree in each.distinct_trees()}
-        epoch = self._make(max(self.all) + 1, plan, live, used_groups)
+        # One that was given up is not counted: processes keep the epoch before the newest, which carries traffic.
+        epoch = self._make(self.current.number + 1, plan, live, self._used_groups)
+        self._used_groups |= {tree.group for tree in epoch.distinct_trees()}
         with self._lock:
             self._prepared = epoch
             self.all[epoch.number] = epoch
         moves_before = self._moves
         try:
             self._introduce(epoch)
-        except RunFailed:
+        except (RunFailed, MulticastError):
             if self._moves == moves_before:
                 raise
             # A link failed meanwhile, and the epoch was planned for a network that is no more.
@@ -113,14 +119,11 @@ class Epochs:
         self._leave(old)
 
     def _leave(self, old: Epoch) -> None:
-        """Leave an epoch's groups and have the routers forget its trees. Raises RunFailed."""
+        """Leave an epoch's groups and have the routers forget its trees. Raises RunFailed or MulticastError."""
         edges = self._fleet.of("edge")
         self._fleet.send(edges, "leave", epoch=old.number)
         self._fleet.gather(edges, "left", ANSWER_TIMEOUT_S * self._start_up.settings.scale.time_dilation)
-        try:
-            self._plane.remove(old.distinct_trees())
-        except MulticastError as error:
-            raise RunFailed(f"epoch {old.number} could not be left: {error}") from error
+        self._plane.remove(old.distinct_trees())
         # Routers may still be busy forgetting these.
         self._just_left = old.distinct_trees()
 
@@ -135,11 +138,8 @@ class Epochs:
         ]
 
     def move(self, moves: Mapping[Tree, Tree]) -> None:
-        """Carry live trees over other links. Raises RunFailed."""
-        try:
-            self._plane.move(moves)
-        except MulticastError as error:
-            raise RunFailed(f"trees could not be moved: {error}") from error
+        """Carry live trees over other links. Raises MulticastError."""
+        self._plane.move(moves)
         with self._lock:
             self._moves += 1
             self.current = _with_moved(self.current, moves)
@@ -159,16 +159,13 @@ class Epochs:
 
         trees = epoch.distinct_trees()
         self._start_up.network.add_host_addresses(tree.address for tree in trees)
-        try:
-            self._plane.install(trees)
-            note("routes and entries")
-            announce_epoch(self._fleet, self._start_up, epoch)
-            note("joins")
-            self._plane.confirm(trees, CONFIRM_TIMEOUT_S * scale.time_dilation)
-            note("trees as planned")
-        except MulticastError as error:
-            raise RunFailed(f"epoch {epoch.number}: {error}") from error
-        paths = probe_trees(self._fleet, epoch, self._start_up.topology, scale, on_time_only=epoch.number == 0)
+        self._plane.install(trees)
+        note("routes and entries")
+        announce_epoch(self._fleet, self._start_up, epoch)
+        note("joins")
+        self._plane.confirm(trees, CONFIRM_TIMEOUT_S * scale.time_dilation)
+        note("trees as planned")
+        paths = probe_trees(self._fleet, epoch, self._in_force(), scale)
         if not paths:
             raise RunFailed("no island sends anything in this schedule")
         note("probes")

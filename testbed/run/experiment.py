@@ -16,7 +16,7 @@ from testbed.live.protocol import socket_path
 from testbed.live.running import LiveRun
 from testbed.live.server import ControlServer
 from testbed.multicast.counters import RouterCounters, drop_warnings
-from testbed.multicast.interface import RunningPlane, Site
+from testbed.multicast.interface import Site
 from testbed.network.emulated import EmulatedNetwork, build_network
 from testbed.run.accounting import (
     PROBING_BYTES,
@@ -28,39 +28,47 @@ from testbed.run.accounting import (
     saving,
     unsummed_bytes,
 )
-from testbed.run.epochs import Epochs, Readiness
-from testbed.run.failures import LinkFailures, Reaction
+from testbed.run.epochs import Epochs
+from testbed.run.failures import LinkFailures
 from testbed.run.preparing import Prepared, plan_policy, prepare
 from testbed.run.processes import TRAINING_TIMEOUT_S, Fleet
 from testbed.run.program import Epoch
+from testbed.run.reacting import Reactor
+from testbed.run.reporting import report_reaction, report_readiness, report_round
 from testbed.run.rounds import RoundRecord, run_rounds
 from testbed.run.rundir import RunDirectory, make_run_directory
 from testbed.run.settings import NUMBER_FORMATS, RunSettings
 from testbed.run.startup import StartUp, memory_budget, start_processes
 from testbed.run.state import RunState, marked_run
-from testbed.run.strain import Strain, StrainGauge, strain_to_json
+from testbed.run.strain import Strain, StrainGauge
 from testbed.run.summary import Outcome, summarise
 from testbed.topology.files import topology_to_json
 from testbed.verify.check import check_links_quickly
 
 
+class Progress:
+    """Where a run is; other threads may look."""
+
+    def __init__(self) -> None:
+        self.round = -1
+        self.start_ns = 0
+
+
 @dataclass(frozen=True)
 class Running:
-    """A run in the middle of its rounds, for those who act on it."""
+    """A run in the middle of its rounds, for those who act on it from other threads."""
 
     network: EmulatedNetwork
-    links: LiveLinks
     epochs: Epochs
-    fleet: Fleet
+    failures: LinkFailures
+    progress: Progress
 
 
 @dataclass(frozen=True)
 class Watchers:
-    """What else happens with a run: `on_start` of each round (its number, and its start in ns), and `after` the rounds,
-    while everything is still up.
-    """
+    """What else happens with a run. `during` gets it before its rounds; `after` follows the rounds, all still up."""
 
-    on_start: Callable[[Running, int, int], None] = lambda _running, _number, _start_ns: None
+    during: Callable[[Running], None] = lambda _running: None
     after: Callable[[Running], None] = lambda _running: None
 
 
@@ -102,7 +110,7 @@ def _run(
         fleet = Fleet(run_dir.logs)
         undo.callback(fleet.stop)
         live_links = LiveLinks(prepared.links, network.links, settings.scale)
-        live = LiveRun(_about(prepared, state, run_dir), live_links, prepared.scenario, fleet, run_dir, settings.scale)
+        live = _go_live(prepared, live_links, fleet, state, run_dir)
         server = ControlServer(socket_path(state.directory), state.run_id, fleet, live.commands())
         undo.callback(server.close)
         start_up = StartUp(topology, epoch, prepared.framing, prepared.workload, settings, network, state, run_dir.logs)
@@ -118,8 +126,9 @@ def _run(
             start_up,
             plane,
             prepared.make_epoch,
-            lambda ready, readiness: _report_readiness(plane, ready, readiness, run_dir, console),
+            lambda ready, readiness: report_readiness(plane, ready, readiness, run_dir, console),
             router_counters.note_removal,
+            lambda: live_links.in_force(topology),
         )
         epochs.begin()
         epochs.schedule(prepared.changes)
@@ -129,25 +138,29 @@ def _run(
             return plan_policy(settings, left, settings.policy)
 
         failures = LinkFailures(
-            topology,
+            lambda: live_links.in_force(topology),
             epochs,
             plan_what_is_left,
             network.reroute,
-            lambda reaction: _report_reaction(reaction, run_dir, console),
+            lambda reaction: report_reaction(reaction, run_dir, console),
         )
-        live_links.follow(failures.links_are_down)
-        running = Running(network, live_links, epochs, fleet)
-        gauge = StrainGauge(network.links, fleet, settings.scale)
+        reactor = Reactor(failures.links_are_down)
+        undo.callback(reactor.close)
+        live_links.tell(reactor.links_are_down)
+        gauge = StrainGauge(network.links, [*fleet.of("edge"), *fleet.of("dataplane")], settings.scale)
         strains: list[Strain] = []
+        running = Running(network, epochs, failures, Progress())
+        watchers.during(running)
 
         def round_started(number: int, start_ns: int) -> None:
             gauge.begin()
-            live.round_started(number, start_ns)
-            watchers.on_start(running, number, start_ns)
+            running.progress.round, running.progress.start_ns = number, start_ns
+            live.round_started(number, epochs.current.number, start_ns)
 
         def take_down(record: RoundRecord) -> None:
             strains.append(gauge.read(record))
-            _report_round(record, strains[-1], prepared, run_dir, console)
+            report_round(record, strains[-1], prepared, run_dir, console)
+            reactor.check()
 
         records = run_rounds(
             fleet,
@@ -158,9 +171,10 @@ def _run(
             round_started,
             take_down,
             failures.disturbed,
-            network.links.counters,
+            gauge.counters,
         )
         warnings = [*started.warnings, *network.links.warnings, *live.rounds_done()]
+        reactor.finish()
         fleet.send(fleet.of("trainer"), "evaluate")
         evaluated = fleet.gather(fleet.of("trainer"), "evaluated", TRAINING_TIMEOUT_S * settings.scale.time_dilation)
         used = [each for each in epochs.all.values() if any(record.epoch == each.number for record in records)]
@@ -190,18 +204,36 @@ def _run(
         )
 
 
-def _about(prepared: Prepared, state: RunState, run_dir: RunDirectory) -> dict[str, Any]:
-    """What never changes in the answer to `status`."""
-    return {
+def _loads(prepared: Prepared, epochs: Sequence[Epoch], records: Sequence[RoundRecord]) -> list[LinkLoad]:
+    """What each link should have carried, and did, in the rounds in which no link failed."""
+    settings, topology = prepared.settings, prepared.topology
+    by_number = {epoch.number: epoch for epoch in epochs}
+    steady = [record for record in records if not record.disturbed]
+    rounds = [(by_number[record.epoch], record.phase) for record in steady]
+    hosts = settings.hosts_per_island
+    planned = planned_streams(rounds, topology, settings.aggregation, hosts)
+    unicast = planned_streams(rounds, topology, settings.aggregation, hosts, copies=True)
+    # Where hosts sum, nothing is summed at the edges by plan.
+    extra = unsummed_bytes(steady, prepared.framing, hosts) if settings.aggregation == "edge" else {}
+    allowed = UNPLANNED_BYTES + PROBING_BYTES * (len(epochs) - 1)
+    if prepared.plane.name == "pim":
+        allowed += round(ROUTING_BYTES_PER_S * sum(record.completion_ns for record in steady) / 1e9)
+    readings = [(record.before, record.after) for record in steady]
+    return link_loads(planned, unicast, extra, prepared.framing, readings, allowed)
+
+
+def _go_live(prepared: Prepared, links: LiveLinks, fleet: Fleet, state: RunState, run_dir: RunDirectory) -> LiveRun:
+    settings = prepared.settings
+    about = {
         "run": state.run_id,
         "topology": prepared.topology.name,
-        "policy": prepared.settings.policy,
-        "epoch": prepared.epoch.number,
-        "rounds": prepared.settings.rounds,
+        "policy": settings.policy,
+        "rounds": settings.rounds,
         "links_kind": prepared.link_kind.name,
         "multicast_plane": prepared.plane.name,
         "run_dir": str(run_dir.path),
     }
+    return LiveRun(about, links, prepared.scenario, fleet, run_dir, settings.scale)
 
 
 def _check_links(prepared: Prepared, network: EmulatedNetwork, run_dir: RunDirectory, console: Console) -> None:
@@ -217,99 +249,3 @@ def _check_links(prepared: Prepared, network: EmulatedNetwork, run_dir: RunDirec
             "machine try a larger --time-dilation"
         )
     console.print(f"links: {len(findings)} directions are what was asked, checked in {time.monotonic() - began:.2f} s")
-
-
-def _loads(prepared: Prepared, epochs: Sequence[Epoch], records: Sequence[RoundRecord]) -> list[LinkLoad]:
-    """What each link should have carried, and did, in the rounds in which no link failed."""
-    settings, topology = prepared.settings, prepared.topology
-    by_number = {epoch.number: epoch for epoch in epochs}
-    steady = [record for record in records if not record.disturbed]
-    rounds = [(by_number[record.epoch], record.phase) for record in steady]
-    hosts = settings.hosts_per_island
-    planned = planned_streams(rounds, topology, settings.aggregation, hosts)
-    unicast = planned_streams(rounds, topology, settings.aggregation, hosts, copies=True)
-    allowed = UNPLANNED_BYTES + PROBING_BYTES * (len(epochs) - 1)
-    if prepared.plane.name == "pim":
-        allowed += round(ROUTING_BYTES_PER_S * sum(record.completion_ns for record in steady) / 1e9)
-    readings = [(record.before, record.after) for record in steady]
-    extra = unsummed_bytes(steady, prepared.framing, hosts) if settings.aggregation == "edge" else {}
-    return link_loads(planned, unicast, extra, prepared.framing, readings, allowed)
-
-
-def _report_readiness(
-    plane: RunningPlane, epoch: Epoch, readiness: Readiness, run_dir: RunDirectory, console: Console
-) -> None:
-    """Say how long it took from the first process or socket of multicast to proven trees."""
-    steps_ms = {**plane.timings_ms, **readiness.steps_ms} if epoch.number == 0 else readiness.steps_ms
-    installed_ms = sum(steps_ms.values()) - steps_ms["probes"]
-    worst = max(readiness.paths, key=lambda path: abs(path.measured_ms - path.planned_ms))
-    steps = ", ".join(f"{step} {milliseconds:.0f} ms" for step, milliseconds in steps_ms.items())
-    name = "multicast" if epoch.number == 0 else f"epoch {epoch.number} ({epoch.plan.policy})"
-    console.print(
-        f"{name}: {len(epoch.distinct_trees())} trees in {installed_ms / 1e3:.2f} s ({steps}); "
-        f"{len(readiness.paths)} paths proven, worst delay error {abs(worst.measured_ms - worst.planned_ms):.2f} ms"
-    )
-    run_dir.event(
-        "multicast_ready",
-        epoch=epoch.number,
-        installed_ms=installed_ms,
-        steps_ms=steps_ms,
-        paths=[vars(path) for path in readiness.paths],
-    )
-
-
-def _report_reaction(reaction: Reaction, run_dir: RunDirectory, console: Console) -> None:
-    links = f"{', '.join(reaction.down)} down" if reaction.down else "all links up"
-    text = f"{links}: {reaction.moved_trees} trees moved in {reaction.reaction_ms:.1f} ms"
-    if reaction.cut_off:
-        text += f"; {', '.join(reaction.cut_off)} cannot be reached, rounds will be partial"
-    elif reaction.replanned_round_time_ms is not None:
-        text += f"; planned again: T = {reaction.replanned_round_time_ms:.1f} ms"
-    if reaction.trouble:
-        text += f"; no new plan: {reaction.trouble}"
-    console.print(text)
-    run_dir.event("links_changed", **asdict(reaction))
-
-
-def _report_round(
-    record: RoundRecord, strain: Strain, prepared: Prepared, run_dir: RunDirectory, console: Console
-) -> None:
-    scale, rounds = prepared.settings.scale, prepared.settings.rounds
-    expected, delivered = record.total("expected"), record.total("delivered")
-    right = "exact" if prepared.settings.number_format == "fixed" else "right but for rounding"
-    verdict = f"sums {right}" if record.exact else "SUMS WRONG"
-    verdict += ", digests equal" if record.digests_equal else ", DIGESTS DIFFER"
-    if record.outages:
-        worst = max(record.outages, key=lambda outage: outage.duration_ns)
-        verdict += (
-            f"; {len(record.outages)} streams had outages, the longest {worst.source} to {worst.receiver}: "
-            f"{scale.undilated_ms(worst.duration_ns):.0f} ms"
-        )
-    if strain.reasons:
-        verdict += f"; NOT TRUSTWORTHY: {'; '.join(strain.reasons)}"
-    console.print(
-        f"round {record.number + 1:>{len(str(rounds))}}/{rounds}: "
-        f"{scale.undilated_ms(record.completion_ns):.1f} ms of {scale.undilated_ms(record.planned_ns):.1f} "
-        f"+ {scale.undilated_ms(record.packetisation_ns):.1f}, ratio {record.ratio:.3f}, "
-        f"{delivered} of {expected} contributions, {verdict}"
-    )
-    for restart in record.restarts:
-        console.print(f"{restart.process} ended ({restart.how}); started again within {restart.outage_s:.2f} s")
-        run_dir.event("restart", **vars(restart))
-    run_dir.event(
-        "round",
-        round=record.number,
-        epoch=record.epoch,
-        phase=record.phase,
-        start_ns=record.start_ns,
-        planned_ns=record.planned_ns,
-        completion_ns=record.completion_ns,
-        exact=record.exact,
-        digests_equal=record.digests_equal,
-        done=record.done,
-        retired=record.retired_without_occupancy(),
-        prepared=record.ready,
-        applied=record.applied,
-        strain=strain_to_json(strain),
-        outages=[asdict(outage) for outage in record.outages],
-    )

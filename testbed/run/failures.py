@@ -46,14 +46,17 @@ class LinkFailures:
 
     def __init__(
         self,
-        topology: Topology,
+        in_force: Callable[[], Topology],
         epochs: Epochs,
         plan: Callable[[Topology], Plan],
         reroute: Callable[[frozenset[LinkPair]], None],
         on_reaction: Callable[[Reaction], None],
     ) -> None:
-        """`plan` plans the run's policy on a topology; `reroute` has unicast routes avoid links."""
-        self._topology = topology
+        """`in_force` gives the topology with the physics that its links have now, whether up or down.
+
+        `plan` plans the run's policy on a topology; `reroute` has unicast routes avoid links.
+        """
+        self._in_force = in_force
         self._epochs = epochs
         self._plan = plan
         self._reroute = reroute
@@ -63,27 +66,28 @@ class LinkFailures:
         self.reactions: list[Reaction] = []
 
     def links_are_down(self, down: Iterable[LinkPair]) -> None:
-        """React to exactly these links being down; access links do not count. Raises RunFailed."""
+        """React to exactly these core links being down. Raises MulticastError if routers do not take the new trees."""
         with self._lock:
             began = time.monotonic_ns()
-            core = {frozenset(link.id) for link in self._topology.links}
-            before, self._down = self._down, frozenset(down) & core
+            before, self._down = self._down, frozenset(down)
             if self._down == before:
                 return
-            left = [link for link in self._topology.links if frozenset(link.id) not in self._down]
-            moves = moved_trees(self._epochs.live_and_planned(), [link.id for link in left], self._topology)
+            topology = self._in_force()
+            left = [link for link in topology.links if frozenset(link.id) not in self._down]
+            moves = moved_trees(self._epochs.live_and_planned(), [link.id for link in left], topology)
             if moves:
                 self._epochs.move(moves)
             reaction_ms = (time.monotonic_ns() - began) / 1e6
             names = tuple(sorted("-".join(sorted(pair)) for pair in self._down))
-            reaction = Reaction(began, names, len(moves), reaction_ms, _cut_off(self._topology, self._down), None)
+            reaction = Reaction(began, names, len(moves), reaction_ms, _cut_off(topology, self._down), None)
             self._reroute(self._down)
             try:
-                plan = self._plan(replace(self._topology, links=tuple(left)))
+                plan = self._plan(topology.with_links(left))
                 self._epochs.request(plan)
                 reaction = replace(reaction, replanned_round_time_ms=plan.round_time_ms)
             except TopologyError:
-                self._epochs.request(None)  # the graph is cut: `cut_off` says so
+                # The graph is cut: `cut_off` says so. A plan for what was left before must not follow any more.
+                self._epochs.request(None)
             except (TestbedError, SchedulerError, SolverError) as error:
                 self._epochs.request(None)
                 reaction = replace(reaction, trouble=str(error))

@@ -76,8 +76,8 @@ def prepare(settings: RunSettings) -> Prepared:
     hosts, copies = settings.hosts_per_island, settings.copies
     naming.check_hosts(hosts)
     epoch = make_epoch(0, plan, topology, framing, settings.scale, hosts, copies)
-    links = emulated_links(topology, settings.scale, settings.seed, hosts)
-    links = applied(links, settings.link_settings, settings.scale)
+    built = emulated_links(topology, settings.scale, settings.seed, hosts)
+    links = applied(built, settings.link_settings, settings.scale)
     check_machine(len(naming.node_names(topology, hosts)))
     link_kind = choose_link_kind(settings.links, links)
     scenario = load_scenario(settings.scenario, links, link_kind, settings.scale) if settings.scenario else ()
@@ -92,16 +92,17 @@ def prepare(settings: RunSettings) -> Prepared:
 
 
 def _check_engine(settings: RunSettings) -> None:
-    """Raise TestbedError unless the engine is there and can do what is asked."""
+    """Raise TestbedError unless the engine is there, and the one in use can do what is asked."""
     try:
-        capabilities = make_engine(settings.engine).capabilities()
+        make_engine(settings.engine)
+        capabilities = make_engine(settings.engine_in_use).capabilities()
     except EngineError as error:
         raise TestbedError(f"--engine: {error}") from error
     if settings.edge.collision not in capabilities.collision_policies:
         known = ", ".join(capabilities.collision_policies)
-        raise TestbedError(f"--collision {settings.edge.collision}: engine {settings.engine} has only {known}")
+        raise TestbedError(f"--collision {settings.edge.collision}: engine {settings.engine_in_use} has only {known}")
     if NUMBER_FORMATS[settings.number_format] not in capabilities.number_formats:
-        raise TestbedError(f"--number-format {settings.number_format}: engine {settings.engine} cannot add it")
+        raise TestbedError(f"--number-format {settings.number_format}: engine {settings.engine_in_use} cannot add it")
     if settings.edge.slots_per_source > 1:
         raise TestbedError(f"--slots-per-source {settings.edge.slots_per_source:g}: a share is at most 1")
 
@@ -116,7 +117,6 @@ def plan_policy(settings: RunSettings, topology: Topology, policy: str) -> Plan:
         multicast="unicast" if settings.copies else "direct",
         aggregation=settings.aggregation,
         trees=settings.trees,
-        seed=settings.seed,
     )
     if not plan.feasible:
         raise TestbedError(f"policy {policy} cannot run with {settings.memory_gb:g} GB: {plan.reason}")

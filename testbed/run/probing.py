@@ -31,13 +31,11 @@ class ProbedPath:
         return error_ms <= TOLERANCE_MS + TOLERANCE_SHARE * self.planned_ms
 
 
-def probe_trees(
-    fleet: Fleet, epoch: Epoch, topology: Topology, scale: Scale, on_time_only: bool = True
-) -> list[ProbedPath]:
+def probe_trees(fleet: Fleet, epoch: Epoch, topology: Topology, scale: Scale) -> list[ProbedPath]:
     """Send probes on every tree until every receiver has had one on time, at most MOST_PROBES times.
 
     Returns every path with its best measured delay. Raises RunFailed if a receiver gets no probe, or none with the
-    planned delay; the latter only if `on_time_only`: the user may have changed the links of a running network.
+    planned delay.
     """
     planned_ms = {
         (tree.group, receiver): delay_ms
@@ -66,7 +64,7 @@ def probe_trees(
             for (group, receiver), measured_ms in sorted(best_ms.items())
             if (group, receiver) in planned_ms
         ]
-        on_time = len(paths) == len(planned_ms) and (not on_time_only or all(path.ok for path in paths))
+        on_time = len(paths) == len(planned_ms) and all(path.ok for path in paths)
         if attempt + 1 >= LEAST_PROBES and on_time:
             return paths
     missing = sorted(set(planned_ms) - set(best_ms))

@@ -20,11 +20,11 @@ from testbed.run.supervision import Restart, Script
 
 RUN_ID_VARIABLE = "TESTBED_RUN"
 STOP_TIMEOUT_S = 3.0
+RESTART_TIMEOUT_S = 10.0
+MAX_RESTARTS = 5  # of one process in a run: one that dies over and over does not get better
 # Undilated; how long a run waits for its processes.
 TRAINING_TIMEOUT_S = 300.0
 ANSWER_TIMEOUT_S = 30.0
-RESTART_TIMEOUT_S = 10.0
-MAX_RESTARTS = 5  # of one process in a run: one that dies over and over does not get better
 
 # One thread for linear algebra and fixed hashing, so that the same training gives the same bits everywhere.
 _PINNED = {
@@ -100,8 +100,8 @@ class Fleet:
     """All processes of a run. Messages of a process that nobody waits for yet are kept for later.
 
     A process that was added with `start_again` is supervised: when it ends it is started again and told all that its
-    predecessor was told; what that had not answered is answered by its successor. A process is known by role and
-    island, so either of the two stands for both.
+    predecessor was told; what that had not answered is answered by its successor. A process is known by role, island
+    and host, so either of the two stands for both.
 
     Whoever wants to be called meanwhile, from the thread that waits, registers with `watch` or `call_at`.
     """

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,10 +25,11 @@ Counters = Mapping[tuple[str, str], DirectionCounters]
 
 @dataclass(frozen=True)
 class RoundRecord:
-    """One round as it was: times in emulated ns; `done` is what hosts reported, by host; other reports are by island.
+    """One round as it was: times in emulated ns; the processes' own reports by host (`done`) and island.
 
     `restarts`: processes that were started again since the round before. `exact`: in f32, within rounding. `before` and
-    `after` are the links' counters around it. `disturbed`: links failed meanwhile, and `outages` is what streams lost.
+    `after` are the links' counters around it. `disturbed`: links failed meanwhile; `outages` tells what that did to the
+    streams.
     """
 
     number: int
@@ -46,11 +47,11 @@ class RoundRecord:
     exact: bool
     digests_equal: bool
     mixing: NDArray[np.float64]
-    lan_exchange_ns: int = 0
-    before: Counters = field(default_factory=dict)
-    after: Counters = field(default_factory=dict)
-    disturbed: bool = False
-    outages: Sequence[Outage] = ()
+    lan_exchange_ns: int
+    before: Counters
+    after: Counters
+    disturbed: bool
+    outages: Sequence[Outage]
 
     @property
     def ratio(self) -> float:
@@ -104,10 +105,10 @@ def run_rounds(
     disturbed: Callable[[int, int], bool],
     counters: Callable[[], Counters],
 ) -> list[RoundRecord]:
-    """Run `rounds` rounds and check each; tells when a round (number, start in ns) starts and what it was.
+    """Run `rounds` rounds and check each. Raises RunFailed or MulticastError.
 
-    `disturbed` tells of a time, from and to, whether links failed in it; `counters` reads the links' counters. Raises
-    RunFailed.
+    `on_start` is told when a round (number, start in ns) starts, `on_round` what it was. `disturbed` tells of a time,
+    from and to, whether links failed in it; `counters` reads the links' counters.
     """
     trainers, data_planes, edges = fleet.of("trainer"), fleet.of("dataplane"), fleet.of("edge")
     time_dilation = epochs.current.scale.time_dilation

@@ -93,17 +93,12 @@ def release_run(run_id: str) -> int:
     return len(ended)
 
 
-def living_runs() -> list[str]:
-    """Ids of runs whose main process is there."""
-    return sorted(path.name for path in STATE_ROOT.glob("[!.]*") if _alive(path.name))
-
-
-def nodes_of(run_id: str) -> dict[str, int]:
-    """The nodes of a living run, each with a process in its namespaces; none while it is still being built."""
-    try:
-        nodes: dict[str, int] = json.loads((STATE_ROOT / run_id / _NODES).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
+def living_runs() -> dict[str, dict[str, int]]:
+    """The nodes of each run that is alive and has its network, by run id."""
+    nodes = {}
+    for path in sorted(STATE_ROOT.glob(f"[!.]*/{_NODES}")):
+        if _alive(path.parent.name):
+            nodes[path.parent.name] = json.loads(path.read_text(encoding="utf-8"))
     return nodes
 
 

@@ -11,12 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from testbed.errors import RunFailed
-from testbed.links.interface import DirectionCounters, Lateness, LinkError, RunningLinks
-from testbed.run.processes import Fleet
-from testbed.run.rounds import RoundRecord
+from testbed.links.interface import Lateness, LinkError, RunningLinks
+from testbed.run.processes import Process
+from testbed.run.rounds import Counters, RoundRecord
 from testbed.scale import Scale
-
-Counters = Mapping[tuple[str, str], DirectionCounters]
 
 # Undilated; docs/running.md explains them.
 MOST_LINK_LATENESS_P99_MS = 1.0
@@ -57,36 +55,38 @@ class Strain:
 
 
 class StrainGauge:
-    """Reads the links' and processes' counters around each round, and gives what came in it."""
+    """Reads the counters of links and processes around each round, and gives what came in it."""
 
-    def __init__(self, links: RunningLinks, fleet: Fleet, scale: Scale) -> None:
-        """Raises LinkError if the links have failed."""
+    def __init__(self, links: RunningLinks, processes: Sequence[Process], scale: Scale) -> None:
+        """`processes`: those whose waiting for a processor makes a round late."""
         self._links = links
-        self._fleet = fleet
+        self._processes = processes
         self._scale = scale
-        self.counters: Counters = links.counters()
         self._waits: dict[str, Waits] = {}
 
     def begin(self) -> None:
         """A round is about to start: what its preparation took does not make it late."""
         self._waits = self._read_waits()
 
-    def read(self, record: RoundRecord) -> Strain:
-        """The strain of the round that has just ended. Raises RunFailed if the links have failed."""
+    def counters(self) -> Counters:
+        """The links' counters. Raises RunFailed if the links have failed."""
         try:
-            before, self.counters = self.counters, self._links.counters()
+            return self._links.counters()
         except LinkError as error:
-            raise RunFailed(f"the links failed in round {record.number + 1}: {error}") from error
+            raise RunFailed(f"the links failed: {error}") from error
+
+    def read(self, record: RoundRecord) -> Strain:
+        """The strain of the round that has just ended."""
         waits = {}
         for name, now in self._read_waits().items():
             first = self._waits.get(name, now)  # more than now if the process was started again
             waits[name] = Waits(max(now.waited_ns - first.waited_ns, 0), max(now.times - first.times, 0))
-        return strain_of(record, before, self.counters, waits, self._scale)
+        return strain_of(record, waits, self._scale)
 
     def _read_waits(self) -> dict[str, Waits]:
         """Of each process whose waiting makes a round late, the thread that has waited longest."""
         waits = {}
-        for process in (*self._fleet.of("edge"), *self._fleet.of("dataplane")):
+        for process in self._processes:
             tasks = Path(f"/proc/{process.popen.pid}/task").glob("*/schedstat")
             try:
                 figures = [task.read_text(encoding="ascii").split() for task in tasks]
@@ -96,10 +96,9 @@ class StrainGauge:
         return waits
 
 
-def strain_of(
-    record: RoundRecord, before: Counters, after: Counters, waits: Mapping[str, Waits], scale: Scale
-) -> Strain:
-    """What the machine did to a round, by the links' counters before and after it and the processes' own reports."""
+def strain_of(record: RoundRecord, waits: Mapping[str, Waits], scale: Scale) -> Strain:
+    """What the machine did to a round, by the links' counters around it and the processes' own reports."""
+    before, after = record.before, record.after
     lateness = {ends: now.lateness.since(before[ends].lateness) for ends, now in after.items()}
     worst = max(lateness, key=lambda ends: _longest_ns(lateness[ends]), default=("", ""))
     sends_us = [report["send_lateness_us"] for report in record.done.values()]

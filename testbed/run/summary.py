@@ -212,11 +212,10 @@ def _memory(outcome: Outcome) -> dict[str, Any]:
     """Planned and measured peaks, over all and by island; what the edges did for want of slots."""
     memory, scale = outcome.memory, outcome.settings.scale
     planned_gb: dict[str, float] = {}
-    for planned in (planned for epoch in outcome.epochs for planned in epoch.plan.rounds):
-        for island, peak in planned.peak_memory_gb.items():
-            # Without aggregation at the edges nothing is summed there.
-            kept_gb = peak if outcome.settings.aggregation == "edge" else 0.0
-            planned_gb[island] = max(planned_gb.get(island, 0.0), kept_gb)
+    if outcome.settings.aggregation == "edge":
+        for planned in (planned for epoch in outcome.epochs for planned in epoch.plan.rounds):
+            for island, peak in planned.peak_memory_gb.items():
+                planned_gb[island] = max(planned_gb.get(island, 0.0), peak)
     high_water: dict[str, int] = {}
     for record in outcome.records:
         for island, report in record.retired.items():
@@ -346,10 +345,10 @@ def print_table(console: Console, summary: Mapping[str, Any]) -> None:
     table.add_row("sums exact", "yes", "no: f32, within rounding" if exact is None else _yes(exact))
     equal = "no: f32" if exact is None and not summary["digests_equal"] else _yes(summary["digests_equal"])
     table.add_row("digests equal in each clique", "yes", equal)
-    trusted = summary["rounds"] - len(summary["untrusted_rounds"])
-    table.add_row("rounds that this machine kept up with", str(summary["rounds"]), str(trusted))
     if summary["hosts_per_island"] > 1:
         table.add_row("exchange between an island's hosts, ms", "", f"max {measured['lan_exchange_ms']:.1f}")
+    trusted = summary["rounds"] - len(summary["untrusted_rounds"])
+    table.add_row("rounds that this machine kept up with", str(summary["rounds"]), str(trusted))
     lateness = summary["send_lateness_us"]
     table.add_row("send lateness, µs", "0", f"p99 {lateness['p99']:.0f}, max {lateness['max']:.0f}")
     table.add_row("  of all frames, µs", "", _shares(lateness["histogram"]))

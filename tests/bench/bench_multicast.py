@@ -49,8 +49,9 @@ def ready() -> None:
 def failure() -> None:
     """nyc-lon down 0.25 s into a round of all-to-all, and up again two rounds later."""
     for plane in PLANES:
-        switch = LinkSwitch({1: ["nyc-lon"], 3: []})
-        summary, _ = _run(Watchers(on_start=switch), multicast=plane, rounds=6)
+        switch = LinkSwitch([(1, [("nyc", "lon")]), (3, [])])
+        summary, _ = _run(Watchers(during=switch), multicast=plane, rounds=6)
+        switch.finish()
         outages_ms = sorted(outage["outage_ms"] for outage in summary["outages"] if outage["round"] == 1)
         later = [outage for outage in summary["outages"] if outage["round"] >= 3]
         reaction = summary["link_failures"][0]

@@ -18,6 +18,11 @@ def test_a_command_gives_its_status_and_output(machine: Machine) -> None:
     assert (done.status, done.stdout, done.stderr) == (7, "out\n", "err\n")
 
 
+def test_long_output_comes_whole(machine: Machine) -> None:
+    done = machine.run(["/usr/bin/python3", "-c", "print(*range(200_000))"], LIMIT_S)
+    assert done.stdout.split() == [str(number) for number in range(200_000)]
+
+
 def test_a_command_that_does_not_end_is_ended(machine: Machine) -> None:
     assert machine.run(["sleep", "1000"], 2).status == 124
     assert machine.run(["true"], LIMIT_S).status == 0

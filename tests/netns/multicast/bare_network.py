@@ -17,7 +17,7 @@ from testbed.multicast.planes import choose_plane
 from testbed.network import naming
 from testbed.network.emulated import EmulatedNetwork, build_network, emulated_links
 from testbed.network.namespaces import entered
-from testbed.run.state import marked_run
+from testbed.run.state import mark_run, new_run, release_run
 from testbed.scale import Scale
 from testbed.topology.load import load_topology
 
@@ -76,7 +76,9 @@ def bare_network(plane_name: str, directory: Path, also_without: str = "") -> It
     plane = choose_plane(plane_name, topology, [allocated])
     links = emulated_links(topology, Scale(), seed=1)
     with ExitStack() as undo:
-        state = undo.enter_context(marked_run(directory))
+        state = new_run()
+        mark_run(state, directory)
+        undo.callback(release_run, state.run_id)
         network = build_network(topology, links, choose_link_kind("auto", links), state.run_id)
         undo.callback(network.close)
         network.add_host_addresses(tree.address for tree in allocated)

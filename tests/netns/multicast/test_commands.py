@@ -42,7 +42,7 @@ def test_exec_and_the_command_line_work_on_the_running_network(tmp_path: Path) -
         assert call_testbed("exec", "--run", run_id, "nyc-h1", "sh", "-c", "exit 7").code == 7
         unknown = call_testbed("exec", "--run", run_id, "oslo", "true")
         assert unknown.code == 2
-        assert "has no node oslo" in unknown.errors
+        assert "there is no node oslo" in unknown.errors
         process.stdin.write("nodes\nnyc-h1 ping -c 1 tyo-h1\nexit\n")
         process.stdin.flush()
         said, _ = process.communicate(timeout=WAIT_S)

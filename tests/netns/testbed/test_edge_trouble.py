@@ -212,8 +212,8 @@ class Attacker:
 
     def __init__(self, run: Running, island: str):
         self._job = zlib.crc32(run.run_id.encode())
-        [probed] = run.events("multicast_ready")
-        path = next(path for path in probed["paths"] if path["receiver"] == island)
+        [ready] = run.events("multicast_ready")
+        path = next(path for path in ready["paths"] if path["receiver"] == island)
         self._group = socket.inet_aton(path["group"])
         self.source_id = ISLANDS.index(path["source"])
         self._source = socket.inet_aton(naming.host_address(self.source_id))

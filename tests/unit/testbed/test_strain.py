@@ -41,6 +41,10 @@ def strain(
     """A round of 500 ms on two directions, of which one carried nothing."""
     scale = scale or Scale()
     report: dict[str, Any] = {"send_lateness_us": {"median": 1.0, "p99": late_us[0], "max": late_us[1]}}
+    nothing = counters(Lateness())
+    before = {("nyc", "lon"): counters(QUIET), ("lon", "nyc"): nothing}
+    passed = Lateness(tuple(sorted(_add(QUIET, lateness).items())))
+    after = {("nyc", "lon"): counters(passed, dropped_other), ("lon", "nyc"): nothing}
     record = RoundRecord(
         number=0,
         epoch=0,
@@ -49,7 +53,7 @@ def strain(
         completion_ns=scale.emulated_ns(500),
         planned_ns=scale.emulated_ns(490),
         packetisation_ns=0,
-        done={"nyc": {**report, "socket_overflows": 0}},
+        done={"nyc-h1": {**report, "socket_overflows": 0}},
         retired={"nyc": {"socket_overflows": overflows}},
         ready={},
         restarts=(),
@@ -57,13 +61,14 @@ def strain(
         exact=True,
         digests_equal=True,
         mixing=np.eye(1),
+        lan_exchange_ns=0,
+        before=before,
+        after=after,
+        disturbed=False,
+        outages=(),
     )
     waits = {"edge-nyc": Waits(round(wait_ms * 1e6), wait_times), "edge-lon": Waits(1, 1)}
-    nothing = counters(Lateness())
-    before = {("nyc", "lon"): counters(QUIET), ("lon", "nyc"): nothing}
-    passed = Lateness(tuple(sorted(_add(QUIET, lateness).items())))
-    after = {("nyc", "lon"): counters(passed, dropped_other), ("lon", "nyc"): nothing}
-    return strain_of(record, before, after, waits, scale)
+    return strain_of(record, waits, scale)
 
 
 def _add(one: Lateness, other: Lateness) -> dict[int, int]:

@@ -118,3 +118,17 @@ def test_script_keeps_what_is_in_force_and_what_is_open() -> None:
     assert [request.kind for request in script.requests] == ["setup", "epoch"]
     script.sent("stop", {})
     assert [request.kind for request in script.requests] == ["setup", "epoch"]
+
+
+def test_script_forgets_an_epoch_once_it_is_left() -> None:
+    script = Script()
+    for kind, fields in (("setup", {}), ("epoch", {"epoch": 0}), ("epoch", {"epoch": 1}), ("leave", {"epoch": 0})):
+        script.sent(kind, fields)
+    for answer in ("hello", "epoch_ready", "epoch_ready"):
+        script.received(answer)
+    assert [request.kind for request in script.requests] == ["setup", "epoch", "epoch", "leave"]
+    script.received("left")
+    assert [(request.kind, request.fields.get("epoch")) for request in script.requests] == [
+        ("setup", None),
+        ("epoch", 1),
+    ]

@@ -35,8 +35,10 @@ class Answers:
         self._lock = threading.Lock()
 
     def send(self, **answer: object) -> None:
+        left = memoryview(json.dumps(answer).encode() + b"\n")
         with self._lock:
-            self._port.write(json.dumps(answer).encode() + b"\n")
+            while left:  # the kernel takes at most 32 KiB at a time
+                left = left[self._port.write(left) :]
 
     def pass_on(self, stream: str, output: IO[bytes]) -> None:
         while data := os.read(output.fileno(), 1 << 16):

@@ -1,0 +1,40 @@
+"""Reacts to links that fail beside the run's own loop: planning again takes time, and the loop has rounds to run."""
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from testbed.live.links import Pair
+
+Down = frozenset[Pair]
+
+
+class Reactor:
+    """Calls `react` with the core links that are down, one change after the other, from a thread of its own."""
+
+    def __init__(self, react: Callable[[Down], None]) -> None:
+        self._react = react
+        self._thread = ThreadPoolExecutor(1, "reactor")
+        self._reactions: list[Future[None]] = []
+
+    def links_are_down(self, down: Down) -> None:
+        """Note a change; returns at once."""
+        self._reactions.append(self._thread.submit(self._react, down))
+
+    def check(self) -> None:
+        """Raise what a reaction that is over has raised."""
+        self._reactions, over = (
+            [each for each in self._reactions if not each.done()],
+            [each for each in self._reactions if each.done()],
+        )
+        for each in over:
+            each.result()
+
+    def finish(self) -> None:
+        """Wait for the reactions under way, and raise what they raise."""
+        reactions, self._reactions = self._reactions, []
+        for each in reactions:
+            each.result()
+
+    def close(self) -> None:
+        """Start no further reaction, and wait for the one under way."""
+        self._thread.shutdown(cancel_futures=True)

@@ -1,0 +1,94 @@
+"""What a run says while it goes on: a line for people, an event for programs."""
+
+from dataclasses import asdict
+
+from rich.console import Console
+
+from testbed.multicast.interface import RunningPlane
+from testbed.run.epochs import Readiness
+from testbed.run.failures import Reaction
+from testbed.run.preparing import Prepared
+from testbed.run.program import Epoch
+from testbed.run.rounds import RoundRecord
+from testbed.run.rundir import RunDirectory
+from testbed.run.strain import Strain, strain_to_json
+
+
+def report_readiness(
+    plane: RunningPlane, epoch: Epoch, readiness: Readiness, run_dir: RunDirectory, console: Console
+) -> None:
+    """Say how long it took from the first process or socket of multicast to proven trees."""
+    steps_ms = {**plane.timings_ms, **readiness.steps_ms} if epoch.number == 0 else readiness.steps_ms
+    installed_ms = sum(steps_ms.values()) - steps_ms["probes"]
+    worst = max(readiness.paths, key=lambda path: abs(path.measured_ms - path.planned_ms))
+    steps = ", ".join(f"{step} {milliseconds:.0f} ms" for step, milliseconds in steps_ms.items())
+    name = "multicast" if epoch.number == 0 else f"epoch {epoch.number} ({epoch.plan.policy})"
+    console.print(
+        f"{name}: {len(epoch.distinct_trees())} trees in {installed_ms / 1e3:.2f} s ({steps}); "
+        f"{len(readiness.paths)} paths proven, worst delay error {abs(worst.measured_ms - worst.planned_ms):.2f} ms"
+    )
+    run_dir.event(
+        "multicast_ready",
+        epoch=epoch.number,
+        installed_ms=installed_ms,
+        steps_ms=steps_ms,
+        paths=[vars(path) for path in readiness.paths],
+    )
+
+
+def report_reaction(reaction: Reaction, run_dir: RunDirectory, console: Console) -> None:
+    """Say what was done about links that failed or came back."""
+    links = f"{', '.join(reaction.down)} down" if reaction.down else "all links up"
+    text = f"{links}: {reaction.moved_trees} trees moved in {reaction.reaction_ms:.1f} ms"
+    if reaction.cut_off:
+        text += f"; {', '.join(reaction.cut_off)} cannot be reached, rounds will be partial"
+    elif reaction.replanned_round_time_ms is not None:
+        text += f"; planned again: T = {reaction.replanned_round_time_ms:.1f} ms"
+    if reaction.trouble:
+        text += f"; no new plan: {reaction.trouble}"
+    console.print(text)
+    run_dir.event("links_changed", **asdict(reaction))
+
+
+def report_round(
+    record: RoundRecord, strain: Strain, prepared: Prepared, run_dir: RunDirectory, console: Console
+) -> None:
+    """Say how a round was."""
+    scale, rounds = prepared.settings.scale, prepared.settings.rounds
+    expected, delivered = record.total("expected"), record.total("delivered")
+    right = "exact" if prepared.settings.number_format == "fixed" else "right but for rounding"
+    verdict = f"sums {right}" if record.exact else "SUMS WRONG"
+    verdict += ", digests equal" if record.digests_equal else ", DIGESTS DIFFER"
+    if record.outages:
+        worst = max(record.outages, key=lambda outage: outage.duration_ns)
+        verdict += (
+            f"; {len(record.outages)} streams had outages, the longest {worst.source} to {worst.receiver}: "
+            f"{scale.undilated_ms(worst.duration_ns):.0f} ms"
+        )
+    if strain.reasons:
+        verdict += f"; NOT TRUSTWORTHY: {'; '.join(strain.reasons)}"
+    console.print(
+        f"round {record.number + 1:>{len(str(rounds))}}/{rounds}: "
+        f"{scale.undilated_ms(record.completion_ns):.1f} ms of {scale.undilated_ms(record.planned_ns):.1f} "
+        f"+ {scale.undilated_ms(record.packetisation_ns):.1f}, ratio {record.ratio:.3f}, "
+        f"{delivered} of {expected} contributions, {verdict}"
+    )
+    for restart in record.restarts:
+        console.print(f"{restart.process} ended ({restart.how}); started again within {restart.outage_s:.2f} s")
+        run_dir.event("restart", **vars(restart))
+    run_dir.event(
+        "round",
+        round=record.number,
+        epoch=record.epoch,
+        phase=record.phase,
+        start_ns=record.start_ns,
+        completion_ns=record.completion_ns,
+        exact=record.exact,
+        digests_equal=record.digests_equal,
+        done=record.done,
+        retired=record.retired_without_occupancy(),
+        prepared=record.ready,
+        applied=record.applied,
+        outages=[asdict(outage) for outage in record.outages],
+        strain=strain_to_json(strain),
+    )
