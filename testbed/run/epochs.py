@@ -14,7 +14,7 @@ from scheduler.plan import Plan
 from scheduler.topology import Topology
 from testbed.errors import RunFailed
 from testbed.multicast.groups import Tree
-from testbed.multicast.interface import RunningPlane
+from testbed.multicast.interface import MulticastError, RunningPlane
 from testbed.run.probing import ProbedPath, probe_trees
 from testbed.run.processes import ANSWER_TIMEOUT_S, Fleet
 from testbed.run.program import Epoch
@@ -62,6 +62,8 @@ class Epochs:
         self._prepared: Epoch | None = None
         self._first_round = 0
         self._just_left: list[Tree] = []
+        self._moves = 0
+        self._used_groups = {tree.group for tree in start_up.epoch.distinct_trees()}
         self.current = start_up.epoch
         self.all = {self.current.number: self.current}
 
@@ -73,8 +75,8 @@ class Epochs:
         """Go over to these plans at these rounds."""
         self._scheduled = dict(changes)
 
-    def request(self, plan: Plan) -> None:
-        """Go over to a plan as soon as it is ready: at the end of this round, or of the next one."""
+    def request(self, plan: Plan | None) -> None:
+        """Go over to a plan as soon as it is ready: at the end of this round, or of the next one. None: to no other."""
         with self._lock:
             self._requested = plan
 
@@ -90,12 +92,21 @@ class Epochs:
         if plan is None:
             return
         live = [live for live, _ in self.live_and_planned()] + self._just_left
-        used_groups = {tree.group for each in self.all.values() for tree in each.distinct_trees()}
-        epoch = self._make(max(self.all) + 1, plan, live, used_groups)
+        # One that was given up is not counted: processes keep the epoch before the newest, which carries traffic.
+        epoch = self._make(self.current.number + 1, plan, live, self._used_groups)
+        self._used_groups |= {tree.group for tree in epoch.distinct_trees()}
         with self._lock:
             self._prepared = epoch
             self.all[epoch.number] = epoch
-        self._introduce(epoch)
+        moves_before = self._moves
+        try:
+            self._introduce(epoch)
+        except (RunFailed, MulticastError):
+            if self._moves == moves_before:
+                raise
+            # A link failed meanwhile, and the epoch was planned for a network that is no more.
+            self._prepared = None
+            self._leave(epoch)
 
     def switch(self, next_round: int) -> None:
         """Between two rounds: from `next_round` on the epoch that was prepared is in force, and the old is left."""
@@ -105,6 +116,10 @@ class Epochs:
             old, self.current, self._prepared = self.current, self._prepared, None
             self._first_round = next_round
         self._before_removal(old.distinct_trees())
+        self._leave(old)
+
+    def _leave(self, old: Epoch) -> None:
+        """Leave an epoch's groups and have the routers forget its trees. Raises RunFailed or MulticastError."""
         edges = self._fleet.of("edge")
         self._fleet.send(edges, "leave", epoch=old.number)
         self._fleet.gather(edges, "left", ANSWER_TIMEOUT_S * self._start_up.settings.scale.time_dilation)
@@ -126,6 +141,7 @@ class Epochs:
         """Carry live trees over other links. Raises MulticastError."""
         self._plane.move(moves)
         with self._lock:
+            self._moves += 1
             self.current = _with_moved(self.current, moves)
             if self._prepared is not None:
                 self._prepared = _with_moved(self._prepared, moves)

@@ -86,8 +86,10 @@ class LinkFailures:
                 self._epochs.request(plan)
                 reaction = replace(reaction, replanned_round_time_ms=plan.round_time_ms)
             except TopologyError:
-                pass  # the graph is cut: `cut_off` says so
+                # The graph is cut: `cut_off` says so. A plan for what was left before must not follow any more.
+                self._epochs.request(None)
             except (TestbedError, SchedulerError, SolverError) as error:
+                self._epochs.request(None)
                 reaction = replace(reaction, trouble=str(error))
             self.reactions.append(reaction)
             self._on_reaction(reaction)

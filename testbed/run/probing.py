@@ -1,6 +1,5 @@
 """Proof before traffic: every tree carries a probe to each of its receivers, in the planned time."""
 
-import time
 from dataclasses import dataclass
 
 from scheduler.topology import Topology
@@ -53,7 +52,7 @@ def probe_trees(fleet: Fleet, epoch: Epoch, topology: Topology, scale: Scale) ->
         probe = epoch.number * MOST_PROBES + attempt
         fleet.send(fleet.of("dataplane"), "probe", epoch=epoch.number, probe=probe)
         fleet.gather(fleet.of("dataplane"), "probed", ANSWER_TIMEOUT_S * scale.time_dilation)
-        time.sleep(longest_s + 0.02 * scale.time_dilation)
+        fleet.wait(longest_s + 0.02 * scale.time_dilation)
         fleet.send(fleet.of("edge"), "probe_report", probe=probe)
         reports = fleet.gather(fleet.of("edge"), "probe_report", ANSWER_TIMEOUT_S * scale.time_dilation)
         for process, report in reports.items():

@@ -180,6 +180,12 @@ class Fleet:
                 raise RunFailed(f"no {kind!r} from {silent} within {timeout_s:.0f} s; see {self._log_dir}")
             self._wait(remaining)
 
+    def wait(self, seconds: float) -> None:
+        """Let time pass; messages are kept and callbacks called meanwhile. Raises RunFailed."""
+        deadline = time.monotonic() + seconds
+        while (remaining := deadline - time.monotonic()) > 0:
+            self._wait(remaining)
+
     def _wait(self, at_most_s: float) -> None:
         """Until something happens: a message is kept, a callback called."""
         if self._calls:

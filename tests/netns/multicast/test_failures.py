@@ -42,10 +42,11 @@ class LinkSwitch:
                     assert time.monotonic() < deadline
                     time.sleep(0.005)
                 time.sleep(max(running.progress.start_ns / 1e9 - time.monotonic(), 0) + INTO_ROUND_S)
-                for a, b in down ^ set(wanted):
+                # One after the other, as commands and scenarios do it: the run reacts to each.
+                for a, b in sorted(down ^ set(wanted)):
                     running.network.links.set_up(a, b, (a, b) not in wanted)
-                down = set(wanted)
-                running.failures.links_are_down([frozenset(pair) for pair in down])
+                    down ^= {(a, b)}
+                    running.failures.links_are_down([frozenset(pair) for pair in down])
         except BaseException as error:
             self.error = error
 
@@ -63,6 +64,13 @@ def run_with(switch: LinkSwitch, run_dir: Path, **settings: Any) -> dict[str, An
     return summary
 
 
+def need_failure_under_way(summary: dict[str, Any], rounds: list[dict[str, Any]]) -> None:
+    """Skip the test if this machine was too busy to take the link down while streams were under way."""
+    into_round_ms = (summary["link_failures"][0]["at_ns"] - rounds[1]["start_ns"]) / 1e6
+    if not 0 < into_round_ms < 0.8 * summary["predicted"]["round_time_ms"]:
+        pytest.skip(f"the machine was too busy: the link went down {into_round_ms:.0f} ms into the round")
+
+
 def rounds_of(run_dir: Path) -> list[dict[str, Any]]:
     lines = (run_dir / "events.jsonl").read_text(encoding="utf-8").splitlines()
     return [event for event in map(json.loads, lines) if event["event"] == "round"]
@@ -75,6 +83,7 @@ def test_traffic_returns_and_later_rounds_are_whole(plane: str, longest_ms: floa
     switch = LinkSwitch([(1, [("nyc", "lon")]), (3, [])])
     summary = run_with(switch, tmp_path / "run", multicast=plane, rounds=7)
     rounds = rounds_of(tmp_path / "run")
+    need_failure_under_way(summary, rounds)
     whole = [all(report["delivered"] == report["expected"] for report in event["done"].values()) for event in rounds]
     assert whole[0]
     assert not whole[1]
@@ -99,15 +108,17 @@ def test_a_cut_network_gives_partial_rounds_and_says_why(tmp_path: Path) -> None
     switch = LinkSwitch([(1, pacific), (2, [])])
     summary = run_with(switch, tmp_path / "run", multicast="direct", rounds=5)
     asia = {"tyo", "hkg", "sin"}
-    assert set(summary["link_failures"][0]["cut_off"]) == asia
+    assert set(summary["link_failures"][2]["cut_off"]) == asia
     assert any("tyo, hkg, sin cannot be reached: rounds are partial" in warning for warning in summary["warnings"])
     rounds = rounds_of(tmp_path / "run")
+    need_failure_under_way(summary, rounds)
     delivered = [sum(report["delivered"] for report in event["done"].values()) for event in rounds]
     expected = [sum(report["expected"] for report in event["done"].values()) for event in rounds]
     assert delivered[0] == expected[0]
-    assert delivered[1] < expected[1]
+    assert min(got - wanted for got, wanted in zip(delivered[1:4], expected[1:4], strict=True)) < 0
     assert delivered[-1] == expected[-1]
     assert rounds[-1]["digests_equal"]
     assert summary["exact"] is True
-    cut = {(outage["source"] in asia, outage["receiver"] in asia) for outage in summary["outages"]}
-    assert cut <= {(True, False), (False, True)}
+    away = {(outage["source"], outage["receiver"]) for outage in summary["outages"]}
+    others = {"nyc", "chi", "lax", "lon", "fra", "ams"}
+    assert {(a, b) for left, right in ((asia, others), (others, asia)) for a in left for b in right} <= away
