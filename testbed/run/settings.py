@@ -43,6 +43,7 @@ class RunSettings:
     scale: Scale = field(default_factory=Scale)
     links: str = "auto"
     multicast: str = "auto"
+    igp: str = "none"
     aggregation: str = "edge"
     trees: str = "shortest"
     hosts_per_island: int = 1
