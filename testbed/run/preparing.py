@@ -58,9 +58,8 @@ class Prepared:
         By their first rounds, as the run was planned. Raises TestbedError, if the plane cannot carry one as well, or
         SchedulerError.
         """
-        policies = {0: self.settings.policy, **dict(self.settings.policy_schedule)}
-        now = max(first for first in policies if first <= round_number)
-        plans = {first: plan_policy(self.settings, left, name) for first, name in policies.items() if first >= now}
+        policies = self.settings.policies_from(round_number)
+        plans = {first: plan_policy(self.settings, left, policy) for first, policy in policies.items()}
         for plan in plans.values():
             trees = list(allocate_trees(plan, self.epoch.island_ids).values())
             if refusal := self.plane.refusal(left, trees):

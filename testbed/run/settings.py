@@ -58,6 +58,12 @@ class RunSettings:
     out: Path | None = None
     strict: bool = False
 
+    def policies_from(self, round_number: int) -> dict[int, str]:
+        """The policy of a round and those that follow, by their first rounds, as the run was to go."""
+        policies = {0: self.policy, **dict(self.policy_schedule)}
+        now = max(first for first in policies if first <= round_number)
+        return {first: policy for first, policy in policies.items() if first >= now}
+
     @property
     def copies(self) -> bool:
         """Whether each receiver gets a copy of its own."""
