@@ -11,6 +11,7 @@ from aggregator.deadlines import DEADLINE_POLICIES
 from scheduler.exchange import AGGREGATIONS
 from testbed.commands.arguments import add_impairment_options, number, whole_number
 from testbed.errors import TestbedError
+from testbed.multicast.planes import IGPS
 from testbed.network.command_line import open_command_line
 from testbed.run.experiment import Watchers, run_experiment
 from testbed.run.settings import NUMBER_FORMATS, EdgeSettings, RunSettings
@@ -60,6 +61,13 @@ def add_parser(commands: Any) -> None:
         default=defaults.multicast,
         metavar="PLANE",
         help="who installs the trees: pim (FRR), direct (the testbed), auto, or unicast (a copy per receiver)",
+    )
+    option(
+        "--igp",
+        choices=IGPS,
+        default=defaults.igp,
+        help="how the routers of plane pim know their ways: from the testbed, or by FRR's OSPF, which with BFD also "
+        "finds links that swallow everything (docs/multicast.md)",
     )
     option(
         "--aggregation",
@@ -157,6 +165,7 @@ def execute(arguments: argparse.Namespace) -> int:
         scale=Scale(arguments.rate_scale, arguments.time_dilation),
         links=arguments.links,
         multicast=arguments.multicast,
+        igp=arguments.igp,
         aggregation=arguments.aggregation,
         trees=arguments.trees,
         hosts_per_island=arguments.hosts_per_island,

@@ -16,9 +16,9 @@ from testbed.links.interface import Link, LinkKind
 from testbed.links.kinds import choose_link_kind
 from testbed.live.scenario import Event, load_scenario
 from testbed.live.settings import applied
-from testbed.multicast.groups import Tree
+from testbed.multicast.groups import Tree, allocate_trees
 from testbed.multicast.interface import MulticastPlane
-from testbed.multicast.planes import check_plane_name, choose_plane
+from testbed.multicast.planes import check_plane_name, choose_plane, make_ospf
 from testbed.network import naming
 from testbed.network.emulated import emulated_links
 from testbed.policies import find_policy
@@ -51,6 +51,20 @@ class Prepared:
         settings, scale = self.settings, self.settings.scale
         hosts, copies = settings.hosts_per_island, settings.copies
         return make_epoch(number, plan, self.topology, self.framing, scale, hosts, copies, live, used_groups)
+
+    def plans_from(self, round_number: int, left: Topology) -> dict[int, Plan]:
+        """The plans of the policy of a round, and of those that follow, on what is `left` of the topology.
+
+        By their first rounds, as the run was planned. Raises TestbedError, if the plane cannot carry one as well, or
+        SchedulerError.
+        """
+        policies = self.settings.policies_from(round_number)
+        plans = {first: plan_policy(self.settings, left, policy) for first, policy in policies.items()}
+        for plan in plans.values():
+            trees = list(allocate_trees(plan, self.epoch.island_ids).values())
+            if refusal := self.plane.refusal(left, trees):
+                raise TestbedError(f"multicast plane {self.plane.name}: {refusal}")
+        return plans
 
 
 def prepare(settings: RunSettings) -> Prepared:
@@ -87,7 +101,7 @@ def prepare(settings: RunSettings) -> Prepared:
         new = make_epoch(0, changes[number], topology, framing, settings.scale, hosts, copies, live).distinct_trees()
         trees.append([*live, *new])
         live = new
-    plane = choose_plane(settings.multicast, topology, trees)
+    plane = choose_plane(settings.multicast, topology, trees, make_ospf(settings.igp, settings.scale.time_dilation))
     return Prepared(settings, topology, plan, changes, framing, epoch, workload, links, link_kind, plane, scenario)
 
 

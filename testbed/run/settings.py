@@ -43,6 +43,7 @@ class RunSettings:
     scale: Scale = field(default_factory=Scale)
     links: str = "auto"
     multicast: str = "auto"
+    igp: str = "none"
     aggregation: str = "edge"
     trees: str = "shortest"
     hosts_per_island: int = 1
@@ -56,6 +57,12 @@ class RunSettings:
     seed: int = 1
     out: Path | None = None
     strict: bool = False
+
+    def policies_from(self, round_number: int) -> dict[int, str]:
+        """The policy of a round and those that follow, by their first rounds, as the run was to go."""
+        policies = {0: self.policy, **dict(self.policy_schedule)}
+        now = max(first for first in policies if first <= round_number)
+        return {first: policy for first, policy in policies.items() if first >= now}
 
     @property
     def copies(self) -> bool:
