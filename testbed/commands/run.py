@@ -90,7 +90,7 @@ def add_parser(commands: Any) -> None:
         "--engine-load-time-s",
         type=number(at_least=0),
         default=defaults.edge.engine_load_time_s,
-        help="how long the engine loads, as a card does its image; contributions pass through meanwhile",
+        help="how long the engine loads, as a card its image, from its first round on; until then contributions pass",
     )
     option(
         "--edge-memory-gb",

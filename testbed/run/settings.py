@@ -16,7 +16,7 @@ class EdgeSettings:
     """What the aggregators do; docs/aggregator.md explains the policies.
 
     `memory_gb`: memory that they really have; None: what the plan counts on. `slots_per_source`: share of the slots
-    that the contributions of one island may take. `engine_load_time_s`: how long the engine loads before it begins.
+    that the contributions of one island may take. `engine_load_time_s`: how long it loads, from its first round on.
     """
 
     memory_gb: float | None = None
