@@ -1,15 +1,16 @@
-"""The frame around the packets of a pcapng file: section and interface headers, and the counts at its end."""
+"""The blocks of a pcapng file, as they are written."""
 
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-_SECTION_BLOCK, _INTERFACE_BLOCK, _STATISTICS_BLOCK = 0x0A0D0D0A, 1, 5
+_SECTION_BLOCK, _INTERFACE_BLOCK, _STATISTICS_BLOCK, _PACKET_BLOCK = 0x0A0D0D0A, 1, 5, 6
 _BYTE_ORDER_MAGIC = 0x1A2B3C4D
 _LINKTYPE_ETHERNET = 1
 _COMMENT, _USER_APPLICATION = 1, 4
 _IF_NAME, _IF_DESCRIPTION, _IF_TSRESOL = 2, 3, 9
 _ISB_START, _ISB_END, _ISB_ARRIVED, _ISB_FILE_DROPPED, _ISB_KERNEL_DROPPED = 2, 3, 4, 5, 7
+_EPB_FLAGS, _INBOUND, _OUTBOUND = 2, 1, 2
 _NANOSECONDS = 9
 
 Options = Sequence[tuple[int, bytes]]
@@ -45,6 +46,13 @@ def interface_description(name: str, description: str, comment: str, snap_bytes:
         (_COMMENT, comment.encode()),
     ]
     return _block(_INTERFACE_BLOCK, struct.pack("<HHI", _LINKTYPE_ETHERNET, 0, snap_bytes), options)
+
+
+def packet(interface: int, time_ns: int, data: bytes, frame_bytes: int, outbound: bool) -> bytes:
+    """The block of one frame, of which `data` was captured."""
+    fixed = struct.pack("<IIIII", interface, time_ns >> 32, time_ns & 0xFFFFFFFF, len(data), frame_bytes)
+    flags = struct.pack("<I", _OUTBOUND if outbound else _INBOUND)
+    return _block(_PACKET_BLOCK, fixed + _padded(data), [(_EPB_FLAGS, flags)])
 
 
 def interface_statistics(counts: Statistics) -> bytes:
