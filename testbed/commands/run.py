@@ -132,6 +132,21 @@ def add_parser(commands: Any) -> None:
     option("--tags", action="store_true", help="give every packet a keyed tag, and refuse those without")
     add_impairment_options(parser)
     option("--scenario", type=Path, metavar="FILE", help="what happens to the links during the run (docs/scenarios.md)")
+    option(
+        "--capture",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="WHERE",
+        help="record frames into the run directory: all, core, access, or NODE:LINK for one end of a link",
+    )
+    option(
+        "--capture-bytes",
+        type=whole_number(0),
+        default=defaults.capture_bytes,
+        metavar="N",
+        help="how much of each frame is recorded; our headers take 106 bytes; 0: whole frames",
+    )
     option("--seed", type=whole_number(0), default=defaults.seed, help="seed of everything random")
     option("--out", type=Path, metavar="DIR", help="the run directory (default: runs/<UTC time>-<policy>)")
     option("--strict", action="store_true", help="exit 1 also when the median round is more than 5 %% off its plan")
@@ -182,6 +197,8 @@ def execute(arguments: argparse.Namespace) -> int:
         ),
         link_settings=tuple(arguments.link_settings),
         scenario=arguments.scenario,
+        capture=tuple(arguments.capture),
+        capture_bytes=arguments.capture_bytes,
         seed=arguments.seed,
         out=arguments.out,
         strict=arguments.strict,

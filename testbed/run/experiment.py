@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from scheduler.plan import plan_to_json
+from testbed.capture.captures import Captures
 from testbed.errors import RunFailed
 from testbed.live.links import LiveLinks
 from testbed.live.protocol import socket_path
@@ -110,6 +111,10 @@ def _run(
             f"network: {len(network.pids)} nodes and {len(prepared.links)} links in {time.monotonic() - began:.2f} s"
         )
         run_dir.event("network_built", nodes=len(network.pids), links=len(prepared.links))
+        captures = Captures(prepared.capture_points, network.pids, network.links, run_dir, state.run_id)
+        undo.callback(captures.finish)
+        if settings.capture:
+            captures.start(settings.capture, settings.capture_bytes)
         _check_links(prepared, network, run_dir, console)
 
         fleet = Fleet(run_dir.logs)
@@ -191,6 +196,7 @@ def _run(
         memory = memory_budget(topology, settings, prepared.framing)
         run_dir.memory(records, settings.scale, memory.slot_bytes)
         run_dir.event("finished", rounds=len(records), drops={router: asdict(each) for router, each in drops.items()})
+        capture_warnings = captures.finish()
         watchers.after(running)
         return summarise(
             Outcome(
@@ -206,7 +212,7 @@ def _run(
                 multicast_plane=prepared.plane.name,
                 reactions=failures.reactions,
                 run_dir=str(run_dir.path),
-                warnings=[*warnings, *drop_warnings(drops)],
+                warnings=[*warnings, *drop_warnings(drops), *capture_warnings],
             )
         )
 

@@ -11,6 +11,8 @@ from aggregator.engines import make_engine
 from scheduler.plan import Plan
 from scheduler.planner import plan as make_plan
 from scheduler.topology import Topology
+from testbed.capture.points import CapturePoint, capture_points, choose_points
+from testbed.capture.recorder.recording import check_recorder
 from testbed.errors import TestbedError
 from testbed.links.interface import Link, LinkKind
 from testbed.links.kinds import choose_link_kind
@@ -45,6 +47,8 @@ class Prepared:
     link_kind: LinkKind
     plane: MulticastPlane
     scenario: tuple[Event, ...]
+    capture_points: tuple[CapturePoint, ...]
+    """Every place where frames can be recorded."""
 
     def make_epoch(self, number: int, plan: Plan, live: list[Tree], used_groups: set[str]) -> Epoch:
         """A further epoch of the run, beside the trees that are live, on groups that were not used if possible."""
@@ -94,6 +98,10 @@ def prepare(settings: RunSettings) -> Prepared:
     links = applied(built, settings.link_settings, settings.scale)
     check_machine(len(naming.node_names(topology, hosts)))
     link_kind = choose_link_kind(settings.links, links)
+    points = capture_points(topology, links, hosts)
+    if settings.capture:
+        choose_points(points, settings.capture)
+        check_recorder()
     scenario = load_scenario(settings.scenario, links, link_kind, settings.scale) if settings.scenario else ()
     # Two epochs are live at once while one follows the other.
     trees, live = [epoch.distinct_trees()], epoch.distinct_trees()
@@ -102,7 +110,9 @@ def prepare(settings: RunSettings) -> Prepared:
         trees.append([*live, *new])
         live = new
     plane = choose_plane(settings.multicast, topology, trees, make_ospf(settings.igp, settings.scale.time_dilation))
-    return Prepared(settings, topology, plan, changes, framing, epoch, workload, links, link_kind, plane, scenario)
+    return Prepared(
+        settings, topology, plan, changes, framing, epoch, workload, links, link_kind, plane, scenario, points
+    )
 
 
 def _check_engine(settings: RunSettings) -> None:

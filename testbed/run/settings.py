@@ -31,7 +31,8 @@ class EdgeSettings:
 class RunSettings:
     """Every setting of a run; the defaults are the main job. `out` is the run directory, None: one is made.
 
-    `policy_schedule`: from which rounds on other policies take over.
+    `policy_schedule`: from which rounds on other policies take over. `capture`: where frames are recorded, by the names
+    of choose_points, and `capture_bytes` how much of each (the headers take 106).
     """
 
     topology: str = "nine-city"
@@ -54,6 +55,8 @@ class RunSettings:
     edge: EdgeSettings = field(default_factory=EdgeSettings)
     link_settings: tuple[LinkSetting, ...] = ()
     scenario: Path | None = None
+    capture: tuple[str, ...] = ()
+    capture_bytes: int = 128
     seed: int = 1
     out: Path | None = None
     strict: bool = False
