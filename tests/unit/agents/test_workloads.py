@@ -86,9 +86,9 @@ def test_digits_training_follows_from_seed_island_and_round_alone(digits: Settin
     again = Setting(tmp_path, digits.seed, digits.islands, digits.payload_values)
     Digits().prepare(again)
     one, other = Digits().island(digits, 4), Digits().island(again, 4)
-    for round_number in range(3):
-        one.train(round_number)
-        other.train(round_number)
+    for step in range(3):
+        one.train(step)
+        other.train(step)
     assert one.parameters().tobytes() == other.parameters().tobytes()
     different = Setting(tmp_path, digits.seed + 1, digits.islands, digits.payload_values)
     Digits().prepare(different)
