@@ -42,7 +42,12 @@ def add_parser(commands: Any) -> None:
         metavar="ROUND=POLICY,…",
         help="go over to other policies at these rounds, counted from 1, without losing anything",
     )
-    option("--workload", default=defaults.workload, metavar="NAME", help="what is trained: digits or synthetic")
+    option(
+        "--workload",
+        default=defaults.workload,
+        metavar="NAME",
+        help="what is trained: digits, characters, synthetic, or path/file.py:Name",
+    )
     option(
         "--overlap",
         type=int,

@@ -62,6 +62,11 @@ class RoundRecord:
     def ratio(self) -> float:
         return self.completion_ns / (self.planned_ns + self.packetisation_ns)
 
+    @property
+    def steps(self) -> int:
+        """The training steps that go with the round, the same number on every island."""
+        return max((int(report["steps"]) for report in self.trained.values()), default=0)
+
     def retired_without_occupancy(self) -> dict[str, dict[str, Any]]:
         """The edges' reports but for what memory.csv holds."""
         return {

@@ -240,7 +240,7 @@ def _memory(outcome: Outcome) -> dict[str, Any]:
 def _training(outcome: Outcome) -> dict[str, Any]:
     """Steps, and the share of the time in which the emulated accelerators computed; null if steps take no set time."""
     settings, scale, records = outcome.settings.training, outcome.settings.scale, outcome.records
-    steps = sum(max(int(report["steps"]) for report in record.trained.values()) for record in records)
+    steps = sum(record.steps for record in records)
     elapsed_ms = scale.undilated_ms(records[-1].ended_ns - records[0].training_began_ns)
     compute_ms = [
         scale.undilated_ms(report["compute_ns"]) / report["steps"]

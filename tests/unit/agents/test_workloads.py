@@ -30,7 +30,7 @@ def test_built_in_workloads_are_found_by_name() -> None:
 
 
 def test_an_unknown_workload_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(ValueError, match=r"^unknown workload 'poems': there are digits, synthetic") as caught:
+    with pytest.raises(ValueError, match=r"^unknown workload 'poems': there are characters, digits, synthetic") as caught:
         load_workload("poems")
     assert "\n" not in str(caught.value)
 
@@ -43,7 +43,7 @@ def test_a_workload_from_outside_is_an_entry_point(monkeypatch: pytest.MonkeyPat
         lambda group, name=None: [point] if group == "testbed.workloads" and name in (None, "outside") else [],
     )
     assert isinstance(load_workload("outside"), Synthetic)
-    assert workload_names() == ["digits", "outside", "synthetic"]
+    assert workload_names() == ["characters", "digits", "outside", "synthetic"]
 
 
 def test_digits_has_the_tensors_that_fit_the_reference_payload(digits: Setting) -> None:
