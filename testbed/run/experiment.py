@@ -29,6 +29,7 @@ from testbed.run.accounting import (
 )
 from testbed.run.epochs import Epochs
 from testbed.run.failures import LinkFailures
+from testbed.run.pace import Pace
 from testbed.run.preparing import Prepared, prepare
 from testbed.run.processes import TRAINING_TIMEOUT_S, Fleet
 from testbed.run.program import Epoch
@@ -158,7 +159,9 @@ def _run(
         reactor = Reactor(failures.links_are_down)
         undo.callback(reactor.close)
         live_links.tell(reactor.links_are_down)
-        gauge = StrainGauge(network.links, [*fleet.of("edge"), *fleet.of("dataplane")], settings.scale)
+        step_ns = settings.scale.emulated_ns(settings.training.step_ms)
+        timed = [*fleet.of("edge"), *fleet.of("dataplane")]
+        gauge = StrainGauge(network.links, timed, settings.scale, step_ns)
         strains: list[Strain] = []
         running = Running(network, epochs, failures, progress)
         watchers.during(running)
@@ -178,7 +181,8 @@ def _run(
             epochs,
             started.areas,
             settings.rounds,
-            NUMBER_FORMATS[settings.number_format],
+            NUMBER_FORMATS[settings.number_format].wire,
+            Pace(settings.training, settings.scale),
             round_started,
             take_down,
             failures.disturbed,

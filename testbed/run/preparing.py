@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from agents.fixed_point import largest_integer
+from agents.lanes import WORD_BITS
 from agents.workloads import load_workload
 from agents.workloads.interface import Setting, Workload, value_count
 from aggregator.engine import EngineError
@@ -80,17 +82,14 @@ def prepare(settings: RunSettings) -> Prepared:
     except ValueError as error:
         raise TestbedError(f"--workload: {error}") from error
     _check_engine(settings)
+    if settings.training.outer.momentum >= 1:
+        raise TestbedError(f"--outer-momentum {settings.training.outer.momentum:g}: it must be below 1")
     check_run_directory(settings.out)
     check_plane_name(settings.multicast)
     plan = plan_policy(settings, topology, settings.policy)
     changes = {number: plan_policy(settings, topology, policy) for number, policy in settings.policy_schedule}
     framing = frame_payload(settings.scale.size_bytes(settings.payload_gb))
-    needed = value_count(workload.tensors(Setting(Path(), settings.seed, len(topology.islands), framing.values)))
-    if needed > framing.values:
-        raise TestbedError(
-            f"workload {settings.workload} has {needed} values, but a payload of {settings.payload_gb:g} GB at rate "
-            f"scale {settings.scale.rate_scale:g} carries {framing.values}; raise --payload-gb or --rate-scale"
-        )
+    _check_workload(workload, settings, len(topology.islands), framing)
     hosts, copies = settings.hosts_per_island, settings.copies
     naming.check_hosts(hosts)
     epoch = make_epoch(0, plan, topology, framing, settings.scale, hosts, copies)
@@ -115,6 +114,21 @@ def prepare(settings: RunSettings) -> Prepared:
     )
 
 
+def _check_workload(workload: Workload, settings: RunSettings, islands: int, framing: Framing) -> None:
+    """Raise TestbedError unless its values fit the payload, and the number format the sums of all islands."""
+    lanes = NUMBER_FORMATS[settings.number_format].lanes
+    try:
+        largest_integer(islands, WORD_BITS // lanes)
+        needed = value_count(workload.tensors(Setting(Path(), settings.seed, islands, framing.values * lanes)))
+    except ValueError as error:
+        raise TestbedError(f"--number-format {settings.number_format}: {error}") from error
+    if needed > framing.values * lanes:
+        raise TestbedError(
+            f"workload {settings.workload} has {needed} values, but a payload of {settings.payload_gb:g} GB at rate "
+            f"scale {settings.scale.rate_scale:g} carries {framing.values * lanes}; raise --payload-gb or --rate-scale"
+        )
+
+
 def _check_engine(settings: RunSettings) -> None:
     """Raise TestbedError unless the engine is there, and the one in use can do what is asked."""
     try:
@@ -125,7 +139,7 @@ def _check_engine(settings: RunSettings) -> None:
     if settings.edge.collision not in capabilities.collision_policies:
         known = ", ".join(capabilities.collision_policies)
         raise TestbedError(f"--collision {settings.edge.collision}: engine {settings.engine_in_use} has only {known}")
-    if NUMBER_FORMATS[settings.number_format] not in capabilities.number_formats:
+    if NUMBER_FORMATS[settings.number_format].wire not in capabilities.number_formats:
         raise TestbedError(f"--number-format {settings.number_format}: engine {settings.engine_in_use} cannot add it")
     if settings.edge.slots_per_source > 1:
         raise TestbedError(f"--slots-per-source {settings.edge.slots_per_source:g}: a share is at most 1")

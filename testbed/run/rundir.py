@@ -21,7 +21,7 @@ from testbed.scale import Scale
 
 _ROUND_COLUMNS = (
     *("round", "epoch", "phase", "start_ms", "completion_ms", "planned_ms", "packetisation_ms", "ratio"),
-    *("expected", "delivered", "exact", "digests_equal", "trustworthy", "reasons"),
+    *("expected", "delivered", "exact", "digests_equal", "steps", "trustworthy", "reasons"),
 )
 _REPORTED_PACKAGES = ("testbed", "numpy", "networkx", "pulp", "highspy", "pyroute2", "scikit-learn")
 
@@ -80,6 +80,7 @@ class RunDirectory:
                         record.total("delivered"),
                         record.exact,
                         record.digests_equal,
+                        record.steps,
                         strain.trustworthy,
                         "; ".join(strain.reasons),
                     ]

@@ -64,7 +64,8 @@ def failure() -> None:
         down, up = summary["link_failures"]
         print(
             f"failure, {name}: {down['moved_trees']} trees moved in {down['reaction_ms']:.1f} ms, "
-            f"back in {up['reaction_ms']:.1f} ms; {_outages(summary, 1, 4)}; when it came back {_outages(summary, 4, 8)}"
+            f"back in {up['reaction_ms']:.1f} ms; {_outages(summary, 1, 4)}; "
+            f"when it came back {_outages(summary, 4, 8)}"
         )
 
 
