@@ -185,6 +185,7 @@ def _run(
         loads = _loads(prepared, used, records)
         drops = router_counters.read(trees_moved=any(reaction.moved_trees for reaction in failures.reactions))
         run_dir.rounds(records, strains, settings.scale)
+        run_dir.mixing(records, topology.island_ids)
         memory = memory_budget(topology, settings, prepared.framing)
         run_dir.memory(records, settings.scale, memory.slot_bytes)
         run_dir.event("finished", rounds=len(records), drops={router: asdict(each) for router, each in drops.items()})

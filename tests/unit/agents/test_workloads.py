@@ -30,7 +30,9 @@ def test_built_in_workloads_are_found_by_name() -> None:
 
 
 def test_an_unknown_workload_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(ValueError, match=r"^unknown workload 'poems': there are characters, digits, synthetic") as caught:
+    with pytest.raises(
+        ValueError, match=r"^unknown workload 'poems': there are characters, digits, synthetic"
+    ) as caught:
         load_workload("poems")
     assert "\n" not in str(caught.value)
 
