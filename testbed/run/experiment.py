@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
+from aggregator.wire.control import Message
 from scheduler.plan import Plan, plan_to_json
 from scheduler.topology import Topology
 from testbed.errors import RunFailed
@@ -198,7 +199,7 @@ def _run(
                 strains=strains,
                 loads=loads,
                 saving=saving(loads, topology, prepared.framing),
-                evaluations={process.island: evaluated[process] for process in fleet.of("trainer")},
+                evaluations={process.island: _measures(message) for process, message in evaluated.items()},
                 memory=memory,
                 links_kind=prepared.link_kind.name,
                 multicast_plane=prepared.plane.name,
@@ -207,6 +208,10 @@ def _run(
                 warnings=[*warnings, *drop_warnings(drops)],
             )
         )
+
+
+def _measures(evaluated: Message) -> dict[str, float]:
+    return {name: value for name, value in evaluated.items() if name != "type"}
 
 
 def _loads(prepared: Prepared, epochs: Sequence[Epoch], records: Sequence[RoundRecord]) -> list[LinkLoad]:

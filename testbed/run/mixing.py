@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 _MOST_PASSES = 500
 _GONE = 1e-9
-# A pass that leaves more than this share mixes nothing: what is left then stays, such as the bias of a lost contribution.
+# A pass that leaves more than this share mixes nothing: what is left stays, such as the bias of a lost contribution.
 _STUCK = 0.999
 _MIXED = 1e-2
 

@@ -105,6 +105,9 @@ def summarise(outcome: Outcome) -> dict[str, Any]:
         "topology": plan.topology,
         "hosts_per_island": outcome.settings.hosts_per_island,
         "workload": outcome.settings.workload,
+        "rate_scale": scale.rate_scale,
+        "time_dilation": scale.time_dilation,
+        "cliques": [[list(clique) for clique in phase.cliques] for phase in first.phases],
         "rounds": len(records),
         "predicted": {
             "round_time_ms": plan.round_time_ms,
@@ -142,6 +145,7 @@ def summarise(outcome: Outcome) -> dict[str, Any]:
         "multicast_plane": outcome.multicast_plane,
         "aggregation": outcome.settings.aggregation,
         "engine": outcome.settings.engine_in_use,
+        "evaluations": {name: dict(values) for name, values in outcome.evaluations.items()},
         "accuracy": {name: values["accuracy"] for name, values in outcome.evaluations.items() if "accuracy" in values},
         "multicast": dict(outcome.saving),
         "epochs": [_epoch(epoch, records, scale) for epoch in outcome.epochs],
