@@ -32,6 +32,7 @@ PIM: Document = {"multicast": "pim"}
 OSPF: Document = {"multicast": "pim", "igp": "ospf"}
 OSPF_ALONE: Document = {"multicast": "pim", "igp": "ospf-no-bfd"}
 REPEATS = 5
+_RUNS = tempfile.TemporaryDirectory()  # goes when the program ends
 
 
 def ready() -> None:
@@ -64,7 +65,7 @@ def failure() -> None:
         down, up = summary["link_failures"]
         print(
             f"failure, {name}: {down['moved_trees']} trees moved in {down['reaction_ms']:.1f} ms, "
-            f"back in {up['reaction_ms']:.1f} ms; {_outages(summary, 1, 4)}; when it came back {_outages(summary, 4, 8)}"
+            f"back in {up['reaction_ms']:.1f} ms; {_outages(summary, 1, 4)}; on its return {_outages(summary, 4, 8)}"
         )
 
 
@@ -124,7 +125,7 @@ def epochs() -> None:
 
 
 def _run(watchers: Watchers, **settings: Any) -> tuple[Document, list[Document]]:
-    out = Path(tempfile.mkdtemp(prefix="bench-multicast-")) / "run"
+    out = Path(_RUNS.name) / str(time.monotonic_ns())
     summary = run_experiment(
         RunSettings(workload="synthetic", out=out, **settings), Console(file=io.StringIO()), watchers
     )
