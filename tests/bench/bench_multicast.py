@@ -21,7 +21,7 @@ from rich.console import Console  # noqa: E402
 
 from testbed.run.experiment import Watchers, run_experiment  # noqa: E402
 from testbed.run.settings import RunSettings  # noqa: E402
-from tests.netns.multicast.bare_network import CONFIRM_S, bare_network  # noqa: E402
+from tests.netns.multicast.bare_network import bare_network  # noqa: E402
 from tests.netns.multicast.test_failures import INTO_ROUND_S, LinkSwitch, Swallowing  # noqa: E402
 
 Document = dict[str, Any]
@@ -42,9 +42,8 @@ def ready() -> None:
         steps: dict[str, list[float]] = {}
         for _ in range(REPEATS):
             with tempfile.TemporaryDirectory() as directory, bare_network(plane, Path(directory)) as bare:
-                bare.plane.install(bare.trees)
-                receivers = bare.join_all(bare.trees)
-                bare.plane.confirm(bare.trees, CONFIRM_S)
+                receivers = bare.open_receivers()
+                bare.bring_up(bare.trees, receivers)
                 totals_ms.append((time.monotonic() - bare.began) * 1e3)
                 for step, milliseconds in bare.plane.timings_ms.items():
                     steps.setdefault(step, []).append(milliseconds)
