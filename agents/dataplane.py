@@ -8,12 +8,10 @@ Run control is docs/run-control.md. Nothing else happens here: no training, no g
 itself is in a native thread, so that a datagram leaves when it is due.
 """
 
-import gc
 import os
 import select
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -28,8 +26,9 @@ from agents.lan import Lan
 from agents.receiving import RoundReceiver, open_receiver, overflows, receive_buffer_bytes
 from agents.sending import RoundPackets, destination, frame_sizes, open_sender, probe_packet, turns_ns
 from agents.shard import Shard, make_shard
-from aggregator.wire.control import Channel, Message, inherited
+from aggregator.wire.control import Channel, Message, process_main
 from aggregator.wire.packet import HEADER_BYTES, PacketError, parse_packet
+from aggregator.wire.realtime import become_realtime
 from aggregator.wire.tag import parse_key
 
 PRIORITY = 4
@@ -129,7 +128,7 @@ class DataPlane:
         self._late = 0
         self._refused = 0
         self._overflows = 0
-        self.realtime = _become_realtime() and self._lines[address].pacer.realtime
+        self.realtime = become_realtime(PRIORITY) and self._lines[address].pacer.realtime
 
     def close(self) -> None:
         for line in self._lines.values():
@@ -350,18 +349,6 @@ def _lateness_us(lateness_ns: NDArray[np.int64]) -> dict[str, float]:
     return {name: float(ordered[max(0, int(np.ceil(rank * len(ordered))) - 1)]) for name, rank in ranks.items()}
 
 
-def _become_realtime() -> bool:
-    """Take a low real-time priority and end garbage collection; False if the priority is not allowed."""
-    gc.collect()
-    gc.freeze()
-    gc.disable()
-    try:
-        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(PRIORITY))
-    except PermissionError:
-        return False
-    return True
-
-
 def _set_up(channel: Channel, message: Message) -> DataPlane:
     """Raises ValueError for anything but a `setup`, or one that does not fit together; OSError."""
     if message["type"] != "setup":
@@ -380,24 +367,19 @@ def _set_up(channel: Channel, message: Message) -> DataPlane:
     return DataPlane(channel, shards, own, message["address"], area, lan, message["number_format"], key, line_rate_bps)
 
 
-def main() -> int:
-    channel = inherited("The data-plane process of a host, started by a run.")
+def _serve(channel: Channel) -> None:
+    setup = channel.receive()
+    if setup is None or setup["type"] == "stop":
+        return
+    data_plane = _set_up(channel, setup)
     try:
-        setup = channel.receive()
-        if setup is None or setup["type"] == "stop":
-            return 0
-        data_plane = _set_up(channel, setup)
-        try:
-            data_plane.serve()
-        finally:
-            data_plane.close()
-    except (ValueError, LookupError, OSError) as error:
-        with suppress(OSError):
-            channel.send("error", message=f"data plane: {error}")
-        return 1
+        data_plane.serve()
     finally:
-        channel.close()
-    return 0
+        data_plane.close()
+
+
+def main() -> int:
+    return process_main("data plane", "The data-plane process of a host, started by a run.", _serve)
 
 
 if __name__ == "__main__":

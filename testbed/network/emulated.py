@@ -134,7 +134,7 @@ def build_network(
         for pid in pids.values():
             with entered(pid):
                 write_sysctls(_ALL_NODES)
-        wires = _wires(topology, hosts)
+        wires = site_wires(topology, hosts)
         _lay_wires(wires, pids)
         running = kind.build(links, pids, run_id)
     except BaseException:
@@ -160,7 +160,7 @@ def _terminate(mininet: Mininet) -> None:
     mininet.hosts.clear()
 
 
-def _wires(topology: Topology, hosts: int) -> list[tuple[LinkEnd, LinkEnd]]:
+def site_wires(topology: Topology, hosts: int) -> list[tuple[LinkEnd, LinkEnd]]:
     """What is joined by a plain pair of interfaces, being one site: router and edge, the switch and its hosts."""
     wires = []
     for island in topology.islands:

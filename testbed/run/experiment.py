@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from scheduler.plan import plan_to_json
+from testbed.capture.captures import Captures
 from testbed.errors import RunFailed
 from testbed.live.links import LiveLinks
 from testbed.live.protocol import socket_path
@@ -28,6 +29,7 @@ from testbed.run.accounting import (
 )
 from testbed.run.epochs import Epochs
 from testbed.run.failures import LinkFailures
+from testbed.run.pace import Pace
 from testbed.run.preparing import Prepared, prepare
 from testbed.run.processes import TRAINING_TIMEOUT_S, Fleet
 from testbed.run.program import Epoch
@@ -110,6 +112,10 @@ def _run(
             f"network: {len(network.pids)} nodes and {len(prepared.links)} links in {time.monotonic() - began:.2f} s"
         )
         run_dir.event("network_built", nodes=len(network.pids), links=len(prepared.links))
+        captures = Captures(prepared.capture_points, network.pids, network.links, run_dir, state.run_id)
+        undo.callback(captures.finish)
+        if settings.capture:
+            captures.start(settings.capture, settings.capture_bytes)
         _check_links(prepared, network, run_dir, console)
 
         fleet = Fleet(run_dir.logs)
@@ -153,7 +159,9 @@ def _run(
         reactor = Reactor(failures.links_are_down)
         undo.callback(reactor.close)
         live_links.tell(reactor.links_are_down)
-        gauge = StrainGauge(network.links, [*fleet.of("edge"), *fleet.of("dataplane")], settings.scale)
+        step_ns = settings.scale.emulated_ns(settings.training.step_ms)
+        timed = [*fleet.of("edge"), *fleet.of("dataplane")]
+        gauge = StrainGauge(network.links, timed, settings.scale, step_ns)
         strains: list[Strain] = []
         running = Running(network, epochs, failures, progress)
         watchers.during(running)
@@ -173,7 +181,8 @@ def _run(
             epochs,
             started.areas,
             settings.rounds,
-            NUMBER_FORMATS[settings.number_format],
+            NUMBER_FORMATS[settings.number_format].wire,
+            Pace(settings.training, settings.scale),
             round_started,
             take_down,
             failures.disturbed,
@@ -191,6 +200,7 @@ def _run(
         memory = memory_budget(topology, settings, prepared.framing)
         run_dir.memory(records, settings.scale, memory.slot_bytes)
         run_dir.event("finished", rounds=len(records), drops={router: asdict(each) for router, each in drops.items()})
+        capture_warnings = captures.finish()
         watchers.after(running)
         return summarise(
             Outcome(
@@ -206,7 +216,7 @@ def _run(
                 multicast_plane=prepared.plane.name,
                 reactions=failures.reactions,
                 run_dir=str(run_dir.path),
-                warnings=[*warnings, *drop_warnings(drops)],
+                warnings=[*warnings, *drop_warnings(drops), *capture_warnings],
             )
         )
 
