@@ -15,9 +15,10 @@ import pytest
 from testbed.multicast.counters import RouterCounters, drop_warnings
 from testbed.multicast.frr import missing_package
 from testbed.multicast.groups import Tree
+from testbed.multicast.routing_traffic import RoutingTraffic
 from testbed.network import naming
 from testbed.network.namespaces import entered
-from tests.netns.multicast.bare_network import BareNetwork, bare_network
+from tests.netns.multicast.bare_network import PORT, BareNetwork, bare_network
 
 NEEDS_FRR = pytest.mark.skipif(missing_package() is not None, reason=str(missing_package()))
 PLANES = ["direct", pytest.param("pim", marks=NEEDS_FRR)]
@@ -46,6 +47,7 @@ def test_first_packets_of_every_stream_arrive_cold(plane: str, tmp_path: Path) -
             _send_burst(bare, bare.trees)
             both = _receive(bare.trees, receivers)
             _check_that_drops_are_told(bare)
+            _check_that_routing_is_told_from_streams(bare)
     known = {naming.host_address(number) for number in range(len(bare.topology.islands))}
     assert {tree.address for tree in others} - known
     assert (len(trees), len(others)) == (9, 9)
@@ -80,6 +82,29 @@ def _check_that_drops_are_told(bare: BareNetwork) -> None:
     told = drop_warnings(drops)
     assert any("RPF failures" in line and "nyc 5" in line for line in told)
     assert any("time to live used up" in line for line in told)
+
+
+def _check_that_routing_is_told_from_streams(bare: BareNetwork) -> None:
+    """BFD's and OSPF's packets from nyc to lon, as if daemons had sent them, beside others that are none of theirs."""
+    (pair,) = (pair for pair in naming.core_pairs(bare.topology) if {pair.a, pair.b} == {"nyc", "lon"})
+    to_lon = pair.address("lon")
+    traffic = RoutingTraffic(bare.topology, bare.network.pids)
+    with entered(bare.network.pids["nyc"]):
+        datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        ospf = socket.socket(socket.AF_INET, socket.SOCK_RAW, 89)
+    with datagrams, ospf:
+        for _ in range(10):
+            datagrams.sendto(bytes(24), (to_lon, 3784))
+            datagrams.sendto(bytes(24), (to_lon, PORT))
+            ospf.sendto(bytes(44), (to_lon, 0))
+    time.sleep(0.2)
+    counted = {direction: count for direction, count in traffic.read().items() if count}
+    traffic.close()
+    sent = 10 * (14 + 20 + 8 + 24) + 10 * (14 + 20 + 44)
+    if bare.plane.routing_bytes():
+        assert sent <= counted["nyc", "lon"] < sent + 1000  # pimd may have sent something meanwhile
+    else:
+        assert counted == {("nyc", "lon"): sent}
 
 
 def _send_burst(bare: BareNetwork, trees: list[Tree], time_to_live: int = 32) -> None:
