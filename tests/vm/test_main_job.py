@@ -12,7 +12,7 @@ from tests.vm.machine import Machine
 LIMIT_S = 480
 DILATION = 40
 ROUNDS = 2
-PAYLOAD_GB = "0.2"
+PAYLOAD_GB = "0.1"
 
 
 def run(machine: Machine, kind: str) -> tuple[dict[str, Any], list[dict[str, str]]]:
