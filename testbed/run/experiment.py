@@ -35,6 +35,7 @@ from testbed.run.preparing import Prepared, prepare
 from testbed.run.processes import TRAINING_TIMEOUT_S, Fleet
 from testbed.run.program import Epoch
 from testbed.run.reacting import Reactor
+from testbed.run.repairs import fetched_bytes, last_hop_repair_bytes
 from testbed.run.reporting import report_reaction, report_readiness, report_round
 from testbed.run.rounds import RoundRecord, run_rounds
 from testbed.run.rundir import RunDirectory, make_run_directory
@@ -239,7 +240,9 @@ def _loads(prepared: Prepared, epochs: Sequence[Epoch], records: Sequence[RoundR
     unicast = planned_streams(rounds, topology, settings.aggregation, hosts, copies=True)
     # Where hosts sum, nothing is summed at the edges by plan.
     extra = unsummed_bytes(steady, prepared.framing, hosts) if settings.aggregation == "edge" else {}
-    allowed = UNPLANNED_BYTES + PROBING_BYTES * (len(epochs) - 1)
+    repairs = last_hop_repair_bytes(steady, hosts)
+    anywhere = UNPLANNED_BYTES + PROBING_BYTES * (len(epochs) - 1) + fetched_bytes(steady, prepared.framing)
+    allowed = {direction: anywhere + repairs.get(direction, 0) for direction in planned}
     return link_loads(planned, unicast, extra, prepared.framing, steady, allowed)
 
 

@@ -55,8 +55,8 @@ class Prepared:
     def make_epoch(self, number: int, plan: Plan, live: list[Tree], used_groups: set[str]) -> Epoch:
         """A further epoch of the run, beside the trees that are live, on groups that were not used if possible."""
         settings, scale = self.settings, self.settings.scale
-        hosts, copies = settings.hosts_per_island, settings.copies
-        return make_epoch(number, plan, self.topology, self.framing, scale, hosts, copies, live, used_groups)
+        hosts, copies, fetch = settings.hosts_per_island, settings.copies, settings.recovery.fetch
+        return make_epoch(number, plan, self.topology, self.framing, scale, hosts, copies, live, used_groups, fetch)
 
     def plans_from(self, round_number: int, left: Topology) -> dict[int, Plan]:
         """The plans of the policy of a round, and of those that follow, on what is `left` of the topology.
@@ -92,7 +92,7 @@ def prepare(settings: RunSettings) -> Prepared:
     _check_workload(workload, settings, len(topology.islands), framing)
     hosts, copies = settings.hosts_per_island, settings.copies
     naming.check_hosts(hosts)
-    epoch = make_epoch(0, plan, topology, framing, settings.scale, hosts, copies)
+    epoch = make_epoch(0, plan, topology, framing, settings.scale, hosts, copies, fetch=settings.recovery.fetch)
     built = emulated_links(topology, settings.scale, settings.seed, hosts)
     links = applied(built, settings.link_settings, settings.scale)
     check_machine(len(naming.node_names(topology, hosts)))

@@ -153,8 +153,8 @@ def run_rounds(
         before, routing_before = counters(), routing_bytes()
         start_ns = max(next_start_ns, time.monotonic_ns() + START_MARGIN_NS)
         next_start_ns = start_ns + pace.period_ns(epoch)
-        give_up_ns = start_ns + phase.give_up_ns
-        fleet.send(data_planes, "start", round=number, start_ns=start_ns, give_up_ns=give_up_ns)
+        fetch_ns, give_up_ns = start_ns + phase.fetch_ns, start_ns + phase.give_up_ns
+        fleet.send(data_planes, "start", round=number, start_ns=start_ns, fetch_ns=fetch_ns, give_up_ns=give_up_ns)
         if pace.overlap:
             training_began_ns = start_ns
             train(number, start_ns)

@@ -21,7 +21,7 @@ from testbed.scale import Scale
 
 _ROUND_COLUMNS = (
     *("round", "epoch", "phase", "start_ms", "completion_ms", "planned_ms", "packetisation_ms", "ratio"),
-    *("expected", "delivered", "exact", "digests_equal", "steps", "trustworthy", "reasons"),
+    *("expected", "delivered", "repaired", "exact", "digests_equal", "steps", "trustworthy", "reasons"),
 )
 _REPORTED_PACKAGES = ("testbed", "numpy", "networkx", "pulp", "highspy", "pyroute2", "scikit-learn")
 
@@ -78,6 +78,7 @@ class RunDirectory:
                         round(record.ratio, 5),
                         record.total("expected"),
                         record.total("delivered"),
+                        record.total("repaired"),
                         record.exact,
                         record.digests_equal,
                         record.steps,

@@ -9,6 +9,7 @@ from testbed.live.settings import LinkSetting
 from testbed.scale import Scale
 
 REFERENCE_PAYLOAD_GB = 1.692  # fitted, together with the delays of nine-city
+REPAIRS = ("none", "source")
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,24 @@ class EdgeSettings:
 
 
 @dataclass(frozen=True)
+class RecoverySettings:
+    """How losses are repaired; docs/recovery.md explains.
+
+    `repair`: of the WAN's losses, `none` or `source`. `resend_window_ms` and `resend_memory_gb` bound what each edge
+    keeps of what it has sent to its hosts; without memory it keeps nothing, and the last hop is not repaired either.
+    """
+
+    repair: str = "none"
+    resend_window_ms: float = 500.0
+    resend_memory_gb: float = 8.0
+
+    @property
+    def fetch(self) -> bool:
+        """Whether hosts fetch from the sources what they have not got."""
+        return self.repair == "source"
+
+
+@dataclass(frozen=True)
 class RunSettings:
     """Every setting of a run; the defaults are the main job. `out` is the run directory, None: one is made.
 
@@ -90,6 +109,7 @@ class RunSettings:
     number_format: str = "fixed"
     tags: bool = False
     edge: EdgeSettings = field(default_factory=EdgeSettings)
+    recovery: RecoverySettings = field(default_factory=RecoverySettings)
     link_settings: tuple[LinkSetting, ...] = ()
     scenario: Path | None = None
     capture: tuple[str, ...] = ()
