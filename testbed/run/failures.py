@@ -17,7 +17,7 @@ import networkx as nx
 
 from scheduler.errors import SchedulerError, SolverError, TopologyError
 from scheduler.plan import Plan
-from scheduler.topology import Topology
+from scheduler.topology import CoreLink, Topology
 from testbed.errors import TestbedError
 from testbed.multicast.groups import Tree
 from testbed.multicast.interface import RunningPlane
@@ -101,7 +101,7 @@ class LinkFailures:
             reaction = Reaction(began, names, len(moves), reaction_ms, _cut_off(topology, self._down), None, trouble)
             self._reroute(self._down)
             if not trouble:
-                reaction = self._plan_again(topology.with_links(left), reaction)
+                reaction = self._plan_again(topology, left, reaction)
             self.reactions.append(reaction)
             self._on_reaction(reaction)
 
@@ -116,10 +116,10 @@ class LinkFailures:
             time.sleep(_POLL_S)
         return ""
 
-    def _plan_again(self, left: Topology, reaction: Reaction) -> Reaction:
-        """Plan what is to come on what is left, and say so in the reaction."""
+    def _plan_again(self, topology: Topology, left: Iterable[CoreLink], reaction: Reaction) -> Reaction:
+        """Plan what is to come on the links that are left, and say so in the reaction."""
         try:
-            plans = self._plan(left)
+            plans = self._plan(topology.with_links(left))
         except TopologyError:
             return reaction  # the graph is cut: `cut_off` says so
         except (TestbedError, SchedulerError, SolverError) as error:

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from scheduler.errors import TopologyError
 from scheduler.plan import Flow, Plan
 from scheduler.topology import Island, Topology, both_ways
 from testbed.multicast.groups import Tree
@@ -76,11 +75,11 @@ def test_when_links_change_everything_that_is_to_come_is_planned_again(epochs: E
 
 
 def test_of_a_network_that_is_cut_no_plan_follows(epochs: Epochs) -> None:
-    def cut(left: Topology) -> dict[int, Plan]:
-        raise TopologyError("cut")
-
     epochs.schedule({2: PLANS[120.0]})
-    _failures(epochs, cut).links_are_down([frozenset("ab")])
+    failures = _failures(epochs, lambda left: {0: PLANS[110.0]})
+    failures.links_are_down([frozenset("ab"), frozenset("ca")])
+    assert failures.reactions[0].cut_off == ("a",)
+    assert failures.reactions[0].replanned_round_time_ms is None
     assert [_after(epochs, number) for number in range(3)] == [100, 100, 100]
 
 
