@@ -4,7 +4,8 @@ A package offers one through the entry-point group `testbed.policies`; a file is
 names a class without arguments, or a function of the problem, as docs/scheduler.md shows.
 """
 
-import importlib.util
+import sys
+import types
 from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -37,6 +38,22 @@ class _Function:
             raise PolicyError(f"policy {self.name} returned {type(answer).__name__}, not rounds of cliques") from None
 
 
+def known_policies() -> dict[str, str]:
+    """The names of the policies that are built in or installed, each with a line about it."""
+    about = {name: _first_line(make) for name, make in NAMED.items()}
+    for point in entry_points(group=GROUP):
+        if point.name not in about:
+            try:
+                about[point.name] = _first_line(point.load())
+            except (ImportError, AttributeError) as error:
+                about[point.name] = f"cannot be loaded: {error}"
+    return about
+
+
+def _first_line(thing: Any) -> str:
+    return next(iter((thing.__doc__ or "").strip().splitlines()), "")
+
+
 def find_policy(name: str) -> Policy:
     """The policy of this name. Raises PolicyError naming the known ones, or what is wrong with the file."""
     if name in NAMED:
@@ -57,12 +74,12 @@ def find_policy(name: str) -> Policy:
 def _from_file(path: Path, attribute: str) -> Any:
     if not path.is_file():
         raise PolicyError(f"policy file {path}: there is no such file")
-    specification = importlib.util.spec_from_file_location(f"policy_file_{path.stem}", path)
-    if specification is None or specification.loader is None:
-        raise PolicyError(f"policy file {path}: it cannot be loaded as Python")
-    module = importlib.util.module_from_spec(specification)
+    module = types.ModuleType(f"policy_file_{path.stem}")
+    module.__file__ = str(path)
+    sys.modules[module.__name__] = module  # dataclasses, for one, look their module up
     try:
-        specification.loader.exec_module(module)
+        # Read as it is now: what Python keeps compiled would be told from a new text by the second of its time only.
+        exec(compile(path.read_bytes(), path, "exec"), vars(module))
     except Exception as error:  # whatever the user's file raises is the user's to see, in one line
         raise PolicyError(f"policy file {path}: {type(error).__name__}: {error}") from None
     if not hasattr(module, attribute):

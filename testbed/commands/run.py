@@ -10,10 +10,11 @@ from rich.console import Console
 from aggregator.deadlines import DEADLINE_POLICIES
 from scheduler.exchange import AGGREGATIONS
 from testbed.commands.arguments import add_impairment_options, number, whole_number
+from testbed.commands.policy_schedule import policy_schedule
 from testbed.errors import TestbedError
 from testbed.network.command_line import open_command_line
 from testbed.run.experiment import Watchers, run_experiment
-from testbed.run.settings import NUMBER_FORMATS, EdgeSettings, RunSettings
+from testbed.run.settings import NUMBER_FORMATS, REPLANS, EdgeSettings, RunSettings
 from testbed.run.summary import passed, print_table
 from testbed.scale import Scale
 
@@ -36,10 +37,17 @@ def add_parser(commands: Any) -> None:
     option("--rounds", type=whole_number(1), default=defaults.rounds, help="how many rounds to run")
     option(
         "--policy-schedule",
-        type=_policy_schedule,
+        type=policy_schedule,
         default=defaults.policy_schedule,
-        metavar="ROUND=POLICY,…",
-        help="go over to other policies at these rounds, counted from 1, without losing anything",
+        metavar="ROUND=POLICY,…|FILE",
+        help="go over to other policies at these rounds, counted from 1, or as a TOML file says (docs/control.md)",
+    )
+    option(
+        "--replan",
+        choices=REPLANS,
+        default=defaults.replan,
+        help="plan the policy again for the links as they are: when some go down or come back, always also when a "
+        "delay or rate changes, or never",
     )
     option("--workload", default=defaults.workload, metavar="NAME", help="what is trained: digits or synthetic")
     option(
@@ -132,25 +140,13 @@ def add_parser(commands: Any) -> None:
     parser.set_defaults(execute=execute)
 
 
-def _policy_schedule(text: str) -> tuple[tuple[int, str], ...]:
-    """`6=triangles,11=pairs` as pairs of rounds, counted from 0, and policies."""
-    changes = []
-    for part in text.split(","):
-        number, _, policy = part.partition("=")
-        if not (number.isascii() and number.isdigit() and int(number) > 1 and policy):
-            raise argparse.ArgumentTypeError(f"{part!r} is not ROUND=POLICY with a round of at least 2")
-        changes.append((int(number) - 1, policy))
-    if [number for number, _ in changes] != sorted({number for number, _ in changes}):
-        raise argparse.ArgumentTypeError(f"{text!r}: the rounds must ascend")
-    return tuple(changes)
-
-
 def execute(arguments: argparse.Namespace) -> int:
     settings = RunSettings(
         topology=arguments.topology,
         policy=arguments.policy,
         memory_gb=arguments.memory_gb,
         policy_schedule=arguments.policy_schedule,
+        replan=arguments.replan,
         payload_gb=arguments.payload_gb,
         rounds=arguments.rounds,
         workload=arguments.workload,

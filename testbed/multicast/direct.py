@@ -107,6 +107,9 @@ class RunningDirectPlane:
                 for router in forwarding(tree):
                     self._tell(_MRT_DEL_MFC, router, tree, Forwarding(None, ()))
 
+    def check(self) -> None:
+        """Nothing of it can end by itself: the kernel forwards."""
+
     def close(self) -> None:
         with self._lock:
             for router in self._routers.values():

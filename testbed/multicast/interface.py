@@ -56,6 +56,10 @@ class RunningPlane(Protocol):
         """Forget `trees`; others stay as they are. Raises MulticastError."""
         ...
 
+    def check(self) -> None:
+        """Raise MulticastError, which says who, if something that the plane needs has ended."""
+        ...
+
     def close(self) -> None:
         """Forget all trees. Safe to call twice."""
         ...

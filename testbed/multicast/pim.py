@@ -144,6 +144,12 @@ class RunningPimPlane:
             self._drop_routes()
             self._live.difference_update(trees)
 
+    def check(self) -> None:
+        for router in self._routers:
+            ended = router.ended()
+            if ended is not None:
+                raise MulticastError(f"{ended}; with it go the trees through that router")
+
     def close(self) -> None:
         with self._lock:
             for router in self._routers:

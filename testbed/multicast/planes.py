@@ -30,12 +30,13 @@ def choose_plane(name: str, topology: Topology, sets: Sequence[Sequence[Tree]]) 
     refusals = []
     for candidate in _PREFERENCE if name == "auto" else (name,):
         plane = PLANES[candidate]()
-        refused = [refusal for trees in sets if (refusal := _refusal(plane, topology, trees))]
+        refused = [refusal for trees in sets if (refusal := plane_refusal(plane, topology, trees))]
         if not refused:
             return plane
         refusals.append(f"multicast plane {candidate}: {refused[0]}")
     raise TestbedError("; ".join(refusals))
 
 
-def _refusal(plane: MulticastPlane, topology: Topology, trees: Sequence[Tree]) -> str | None:
+def plane_refusal(plane: MulticastPlane, topology: Topology, trees: Sequence[Tree]) -> str | None:
+    """Why a plane cannot carry trees that are live at one time; None if it can."""
     return plane.refusal(topology, trees) or (None if plane.copies else too_many_memberships(trees))

@@ -63,6 +63,9 @@ class RunningUnicastPlane:
             self._live.difference_update(trees)
             self._follow()
 
+    def check(self) -> None:
+        """Nothing of it can end by itself: the kernel forwards."""
+
     def close(self) -> None:
         self._routes.close()
 

@@ -5,9 +5,11 @@ installed, joined, compared with the plan and probed while the epoch before carr
 boundary, and only then the old groups are left. The trees of an epoch are never changed, unless a link of theirs fails.
 """
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from scheduler.plan import Plan
@@ -23,6 +25,10 @@ from testbed.run.startup import StartUp, announce_epoch
 CONFIRM_TIMEOUT_S = 20.0
 
 
+class NetworkChanged(Exception):
+    """A link failed while an epoch was brought into operation: it was planned for a network that is no more."""
+
+
 @dataclass(frozen=True)
 class Readiness:
     """How an epoch became ready: wall-clock ms of each step, in order, and the proven paths."""
@@ -32,11 +38,16 @@ class Readiness:
 
 
 MakeEpoch = Callable[[int, Plan, list[Tree], set[str]], Epoch]
-"""An epoch from its number, its plan, the trees that are live beside it, and all groups that the run has used."""
+"""An epoch from its number, its plan, the trees that are live beside it, and all groups that the run has used.
+
+Raises TestbedError if the run cannot carry it."""
 
 
 class Epochs:
-    """Which epoch is in force, and which are to come. `request` and `move` may be called from any thread."""
+    """Which epoch is in force, and which is to come.
+
+    The run's loop switches, between rounds; one other thread introduces; `move` may be called from any.
+    """
 
     def __init__(
         self,
@@ -57,13 +68,15 @@ class Epochs:
         self._before_removal = before_removal
         self._in_force = in_force
         self._lock = threading.Lock()
-        self._requested: Plan | None = None
-        self._scheduled: dict[int, Plan] = {}
         self._prepared: Epoch | None = None
-        self._first_round = 0
+        self._ready = False
         self._just_left: list[Tree] = []
         self._moves = 0
+        # Edges keep what has arrived by probe number, so no two attempts may share one.
+        self._probes = itertools.count()
         self._used_groups = {tree.group for tree in start_up.epoch.distinct_trees()}
+        self.introductions = 0
+        self.first_round = 0
         self.current = start_up.epoch
         self.all = {self.current.number: self.current}
 
@@ -71,26 +84,16 @@ class Epochs:
         """Bring the first epoch into operation. Raises RunFailed or MulticastError."""
         self._introduce(self.current)
 
-    def schedule(self, changes: Mapping[int, Plan]) -> None:
-        """Go over to these plans at these rounds."""
-        self._scheduled = dict(changes)
-
-    def request(self, plan: Plan | None) -> None:
-        """Go over to a plan as soon as it is ready: at the end of this round, or of the next one. None: to no other."""
-        with self._lock:
-            self._requested = plan
-
     def phase_of(self, round_number: int) -> int:
         """The place of a round in the current epoch's schedule, which begins with the epoch."""
-        return self.current.phase_of(round_number - self._first_round)
+        return self.current.phase_of(round_number - self.first_round)
 
-    def prepare(self, round_number: int) -> None:
-        """While this round is under way, make ready what shall follow it. Raises RunFailed or MulticastError."""
-        with self._lock:
-            plan, self._requested = self._requested, None
-        plan = plan or self._scheduled.get(round_number + 1)
-        if plan is None:
-            return
+    def introduce(self, plan: Plan) -> Epoch:
+        """Make an epoch of `plan` ready beside the current one, whose rounds go on; `switch` then brings it into force.
+
+        Raises TestbedError, RunFailed or MulticastError if it cannot be, and NetworkChanged if a link failed meanwhile;
+        nothing is left of it then.
+        """
         live = [live for live, _ in self.live_and_planned()] + self._just_left
         # One that was given up is not counted: processes keep the epoch before the newest, which carries traffic.
         epoch = self._make(self.current.number + 1, plan, live, self._used_groups)
@@ -98,31 +101,41 @@ class Epochs:
         with self._lock:
             self._prepared = epoch
             self.all[epoch.number] = epoch
-        moves_before = self._moves
+            moves_before = self._moves
         try:
             self._introduce(epoch)
-        except (RunFailed, MulticastError):
-            if self._moves == moves_before:
-                raise
-            # A link failed meanwhile, and the epoch was planned for a network that is no more.
-            self._prepared = None
-            self._leave(epoch)
-
-    def switch(self, next_round: int) -> None:
-        """Between two rounds: from `next_round` on the epoch that was prepared is in force, and the old is left."""
-        if self._prepared is None:
-            return
+        except BaseException as error:
+            with self._lock:
+                moved = self._moves != moves_before
+                given_up, self._prepared = self._prepared, None
+            with suppress(RunFailed, MulticastError):  # the first error is what matters
+                self._leave(given_up)
+            if moved and isinstance(error, RunFailed | MulticastError):
+                raise NetworkChanged from error
+            raise
         with self._lock:
-            old, self.current, self._prepared = self.current, self._prepared, None
-            self._first_round = next_round
+            self._ready = True
+        return epoch
+
+    def switch(self, next_round: int) -> Epoch | None:
+        """Between two rounds: from `next_round` on the epoch that is ready, if any, is in force, and the old is left.
+
+        Returns it. Raises RunFailed or MulticastError.
+        """
+        with self._lock:
+            if self._prepared is None or not self._ready:
+                return None
+            old, self.current = self.current, self._prepared
+            self._prepared, self._ready = None, False
+            self.first_round = next_round
         self._before_removal(old.distinct_trees())
         self._leave(old)
+        return self.current
 
     def _leave(self, old: Epoch) -> None:
         """Leave an epoch's groups and have the routers forget its trees. Raises RunFailed or MulticastError."""
-        edges = self._fleet.of("edge")
-        self._fleet.send(edges, "leave", epoch=old.number)
-        self._fleet.gather(edges, "left", ANSWER_TIMEOUT_S * self._start_up.settings.scale.time_dilation)
+        timeout_s = ANSWER_TIMEOUT_S * self._start_up.settings.scale.time_dilation
+        self._fleet.ask({edge: {"epoch": old.number} for edge in self._fleet.of("edge")}, "leave", "left", timeout_s)
         self._plane.remove(old.distinct_trees())
         # Routers may still be busy forgetting these.
         self._just_left = old.distinct_trees()
@@ -157,6 +170,7 @@ class Epochs:
             steps_ms[step] = (now - clock) * 1e3
             clock = now
 
+        self.introductions += 1
         trees = epoch.distinct_trees()
         self._start_up.network.add_host_addresses(tree.address for tree in trees)
         self._plane.install(trees)
@@ -165,7 +179,7 @@ class Epochs:
         note("joins")
         self._plane.confirm(trees, CONFIRM_TIMEOUT_S * scale.time_dilation)
         note("trees as planned")
-        paths = probe_trees(self._fleet, epoch, self._in_force(), scale)
+        paths = probe_trees(self._fleet, epoch, self._in_force(), scale, self._probes)
         if not paths:
             raise RunFailed("no island sends anything in this schedule")
         note("probes")

@@ -2,21 +2,26 @@
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from scheduler.plan import Plan, plan_to_json
-from scheduler.topology import Topology
+from scheduler.plan import plan_to_json
 from testbed.errors import RunFailed
+from testbed.live.conducting import conducting_commands
+from testbed.live.link_commands import link_commands
 from testbed.live.links import LiveLinks
+from testbed.live.player import Player
+from testbed.live.policy_commands import policy_commands
 from testbed.live.protocol import socket_path
 from testbed.live.running import LiveRun
 from testbed.live.server import ControlServer
 from testbed.multicast.counters import RouterCounters, drop_warnings
-from testbed.multicast.interface import Site
+from testbed.multicast.interface import MulticastError, Site
 from testbed.network.emulated import EmulatedNetwork, build_network
 from testbed.run.accounting import (
     PROBING_BYTES,
@@ -28,20 +33,31 @@ from testbed.run.accounting import (
     saving,
     unsummed_bytes,
 )
+from testbed.run.conductor import Conductor
 from testbed.run.epochs import Epochs
-from testbed.run.failures import LinkFailures
-from testbed.run.preparing import Prepared, plan_policy, prepare
+from testbed.run.failures import LinkFailures, Reaction
+from testbed.run.machine import check_root
+from testbed.run.planning import Planner
+from testbed.run.preparing import Prepared, prepare
 from testbed.run.processes import TRAINING_TIMEOUT_S, Fleet
 from testbed.run.program import Epoch
 from testbed.run.reacting import Reactor
-from testbed.run.reporting import report_reaction, report_readiness, report_round
-from testbed.run.rounds import RoundRecord, run_rounds
-from testbed.run.rundir import RunDirectory, make_run_directory
-from testbed.run.settings import NUMBER_FORMATS, RunSettings
+from testbed.run.reporting import (
+    report_end,
+    report_reaction,
+    report_readiness,
+    report_round,
+    report_swap,
+    round_to_json,
+)
+from testbed.run.rounds import RoundHooks, RoundRecord, Rounds
+from testbed.run.rundir import RunDirectory, choose_run_directory, make_run_directory
+from testbed.run.settings import NUMBER_FORMATS, RunSettings, settings_to_json
 from testbed.run.startup import StartUp, memory_budget, start_processes
 from testbed.run.state import RunState, marked_run
 from testbed.run.strain import Strain, StrainGauge
 from testbed.run.summary import Outcome, summarise
+from testbed.run.swaps import Left, Swaps
 from testbed.topology.files import topology_to_json
 from testbed.verify.check import check_links_quickly
 
@@ -78,22 +94,77 @@ def run_experiment(settings: RunSettings, console: Console, watchers: Watchers =
     Raises TestbedError for bad input or an unfit machine, before anything is changed; RunFailed when the run cannot go
     on. Whatever happens, nothing of the run is left but its directory.
     """
-    prepared = prepare(settings)
-    console.print(
-        f"plan: {settings.policy} on {prepared.topology.name}, {settings.memory_gb:g} GB: "
-        f"T = {prepared.plan.round_time_ms:.1f} ms; links {prepared.link_kind.name}, multicast {prepared.plane.name}"
-    )
-    run_dir = make_run_directory(settings.out, settings.policy)
-    with marked_run(run_dir.path, run_dir.give_to_caller) as state:
+    check_root()
+    path = choose_run_directory(settings.out, settings.policy)
+    at_end = ExitStack()
+    with marked_run(path, at_end.close) as state, ExitStack() as undo:
+        conductor = Conductor(settings.rounds)
+        live = LiveRun(_about(settings, state, path), conductor)
+        undo.callback(ControlServer(socket_path(state.directory), state.run_id, live.commands).close)
+        prepared = prepare(settings)
+        console.print(
+            f"plan: {settings.policy} on {prepared.topology.name}, {settings.memory_gb:g} GB: "
+            f"T = {prepared.plan.round_time_ms:.1f} ms; links {prepared.link_kind.name}, "
+            f"multicast {prepared.plane.name}"
+        )
+        run_dir = make_run_directory(path, settings.out)
+        at_end.callback(run_dir.give_to_caller)
         run_dir.manifest(settings, state.run_id, topology_to_json(prepared.topology), plan_to_json(prepared.plan))
-        run_dir.event("planned", policy=settings.policy, round_time_ms=prepared.plan.round_time_ms)
-        summary = _run(prepared, state, run_dir, console, watchers)
+        run_dir.event(
+            "planned",
+            policy=settings.policy,
+            round_time_ms=prepared.plan.round_time_ms,
+            run_dir=str(run_dir.path),
+            settings=settings_to_json(settings),
+            topology=topology_to_json(prepared.topology),
+            links_kind=prepared.link_kind.name,
+            multicast_plane=prepared.plane.name,
+        )
+        live.learn(
+            topology=prepared.topology.name,
+            policy=prepared.plan.policy,
+            links_kind=prepared.link_kind.name,
+            multicast_plane=prepared.plane.name,
+            run_dir=str(run_dir.path),
+        )
+        live.commands |= conducting_commands(
+            conductor, lambda command, number: run_dir.event("conducted", command=command, round=number)
+        )
+        live.enter("building")
+        try:
+            summary = _run(prepared, state, run_dir, console, watchers, live, conductor)
+        except (RunFailed, MulticastError) as error:
+            with suppress(RunFailed):  # the disk may be full
+                run_dir.event("failed", reason=str(error))
+            raise
         run_dir.summary(summary)
         return summary
 
 
+def _about(settings: RunSettings, state: RunState, path: Path) -> dict[str, Any]:
+    """What `status` answers from the first second on."""
+    return {
+        "run": state.run_id,
+        "topology": settings.topology,
+        "policy": settings.policy,
+        "epoch": 0,
+        "round": None,
+        "rounds": settings.rounds,
+        "last": None,
+        "links_kind": None,
+        "multicast_plane": None,
+        "run_dir": str(path),
+    }
+
+
 def _run(
-    prepared: Prepared, state: RunState, run_dir: RunDirectory, console: Console, watchers: Watchers
+    prepared: Prepared,
+    state: RunState,
+    run_dir: RunDirectory,
+    console: Console,
+    watchers: Watchers,
+    live: LiveRun,
+    conductor: Conductor,
 ) -> dict[str, Any]:
     settings, topology, epoch = prepared.settings, prepared.topology, prepared.epoch
     began = time.monotonic()
@@ -110,9 +181,7 @@ def _run(
         fleet = Fleet(run_dir.logs)
         undo.callback(fleet.stop)
         live_links = LiveLinks(prepared.links, network.links, settings.scale)
-        live = _go_live(prepared, live_links, fleet, state, run_dir)
-        server = ControlServer(socket_path(state.directory), state.run_id, fleet, live.commands())
-        undo.callback(server.close)
+        live.commands |= link_commands(live_links, run_dir.event)
         start_up = StartUp(topology, epoch, prepared.framing, prepared.workload, settings, network, state, run_dir.logs)
         started = start_processes(fleet, start_up)
         run_dir.event("processes_started")
@@ -131,81 +200,129 @@ def _run(
             lambda: live_links.in_force(topology),
         )
         epochs.begin()
-        epochs.schedule(prepared.changes)
         console.print(f"ready: {time.monotonic() - began:.1f} s from start")
 
-        def plan_what_is_left(left: Topology) -> Plan:
-            return plan_policy(settings, left, settings.policy)
+        def reacted(reaction: Reaction) -> None:
+            report_reaction(reaction, run_dir, console)
+            if settings.replan != "never" and not reaction.cut_off:
+                swaps.replan()
 
-        failures = LinkFailures(
-            lambda: live_links.in_force(topology),
+        failures = LinkFailures(lambda: live_links.in_force(topology), epochs, network.reroute, reacted)
+        swaps = Swaps(
+            Planner(state.run_id, run_dir.logs),
             epochs,
-            plan_what_is_left,
-            network.reroute,
-            lambda reaction: report_reaction(reaction, run_dir, console),
+            settings,
+            lambda: Left(failures.left(), failures.changes),
+            lambda swap: report_swap(swap, run_dir, console),
         )
+        undo.callback(swaps.close)
+        undo.callback(fleet.refuse_questions)
         reactor = Reactor(failures.links_are_down)
         undo.callback(reactor.close)
-        live_links.tell(reactor.links_are_down)
+        live_links.tell(reactor.links_are_down, swaps.replan if settings.replan == "always" else lambda: None)
+        live.commands |= policy_commands(swaps, epochs, conductor)
+        player = Player(prepared.scenario, live_links, fleet, run_dir, settings.scale)
+        timed = _schedule(prepared, swaps)
         gauge = StrainGauge(network.links, [*fleet.of("edge"), *fleet.of("dataplane")], settings.scale)
         strains: list[Strain] = []
+        memory = memory_budget(topology, settings, prepared.framing)
         running = Running(network, epochs, failures, Progress())
         watchers.during(running)
 
         def round_started(number: int, start_ns: int) -> None:
             gauge.begin()
             running.progress.round, running.progress.start_ns = number, start_ns
-            live.round_started(number, epochs.current.number, start_ns)
+            conductor.started(number)
+            swaps.round_started(number)
+            live.learn(round=number, epoch=epochs.current.number, policy=epochs.current.plan.policy)
+            live.enter("running")
+            if number == 0:
+                player.begin(start_ns, timed)
 
         def take_down(record: RoundRecord) -> None:
             strains.append(gauge.read(record))
+            run_dir.round(record, strains[-1], settings.scale)
+            run_dir.memory(record, settings.scale, memory.slot_bytes)
             report_round(record, strains[-1], prepared, run_dir, console)
+            live.learn(last=round_to_json(record))
             reactor.check()
+            plane.check()
 
-        records = run_rounds(
+        rounds = Rounds(
             fleet,
             epochs,
             started.areas,
-            settings.rounds,
             NUMBER_FORMATS[settings.number_format],
-            round_started,
-            take_down,
-            failures.disturbed,
-            gauge.counters,
+            RoundHooks(
+                started=round_started,
+                judged=take_down,
+                between=lambda number: swaps.switch(number, fleet),
+                disturbed=failures.disturbed,
+                counters=gauge.counters,
+            ),
         )
-        warnings = [*started.warnings, *network.links.warnings, *live.rounds_done()]
+        try:
+            rounds.run(conductor)
+        except MulticastError as error:
+            raise RunFailed(str(error)) from error
+        live.enter("finishing")
+        records = rounds.records
+        warnings = [*started.warnings, *network.links.warnings, *player.end(), *_missed(settings, records)]
         reactor.finish()
+        fleet.refuse_questions()
+        swaps.close()
         fleet.send(fleet.of("trainer"), "evaluate")
         evaluated = fleet.gather(fleet.of("trainer"), "evaluated", TRAINING_TIMEOUT_S * settings.scale.time_dilation)
         used = [each for each in epochs.all.values() if any(record.epoch == each.number for record in records)]
-        loads = _loads(prepared, used, records)
+        loads = _loads(prepared, used, records, epochs.introductions)
         drops = router_counters.read(trees_moved=any(reaction.moved_trees for reaction in failures.reactions))
-        run_dir.rounds(records, strains, settings.scale)
-        memory = memory_budget(topology, settings, prepared.framing)
-        run_dir.memory(records, settings.scale, memory.slot_bytes)
-        run_dir.event("finished", rounds=len(records), drops={router: asdict(each) for router, each in drops.items()})
-        watchers.after(running)
-        return summarise(
-            Outcome(
-                settings=settings,
-                epochs=used,
-                records=records,
-                strains=strains,
-                loads=loads,
-                saving=saving(loads, topology, prepared.framing),
-                evaluations={process.island: evaluated[process] for process in fleet.of("trainer")},
-                memory=memory,
-                links_kind=prepared.link_kind.name,
-                multicast_plane=prepared.plane.name,
-                reactions=failures.reactions,
-                run_dir=str(run_dir.path),
-                warnings=[*warnings, *drop_warnings(drops)],
-            )
+        outcome = Outcome(
+            settings=settings,
+            epochs=used,
+            records=records,
+            strains=strains,
+            loads=loads,
+            saving=saving(loads, topology, prepared.framing),
+            evaluations={process.island: evaluated[process] for process in fleet.of("trainer")},
+            memory=memory,
+            links_kind=prepared.link_kind.name,
+            multicast_plane=prepared.plane.name,
+            reactions=failures.reactions,
+            swaps=swaps.all,
+            run_dir=str(run_dir.path),
+            warnings=[*warnings, *drop_warnings(drops)],
         )
+        report_end(outcome, drops, run_dir)
+        watchers.after(running)
+        return summarise(outcome)
 
 
-def _loads(prepared: Prepared, epochs: Sequence[Epoch], records: Sequence[RoundRecord]) -> list[LinkLoad]:
-    """What each link should have carried, and did, in the rounds in which no link failed."""
+def _schedule(prepared: Prepared, swaps: Swaps) -> list[tuple[float, Callable[[], object]]]:
+    """Ask for the swaps that the schedule has at a round; returns those at a time: when, in ms, and the asking."""
+    timed: list[tuple[float, Callable[[], object]]] = []
+    for change, plan in prepared.changes:
+        ask = partial(swaps.request, change.policy, change.memory_gb, "schedule", change.round, plan)
+        if change.at_ms is None:
+            ask()
+        else:
+            timed.append((change.at_ms, ask))
+    return timed
+
+
+def _missed(settings: RunSettings, records: Sequence[RoundRecord]) -> list[str]:
+    """A warning if changes of the schedule lie after the end of the run."""
+    rounds = [change.round for change in settings.policy_schedule if change.round is not None]
+    missed = sum(number >= len(records) for number in rounds)
+    return [f"{missed} changes of policy lie after the end of the run"] if missed else []
+
+
+def _loads(
+    prepared: Prepared, epochs: Sequence[Epoch], records: Sequence[RoundRecord], introductions: int
+) -> list[LinkLoad]:
+    """What each link should have carried, and did, in the rounds in which no link failed.
+
+    `introductions`: how often an epoch was brought into operation, which takes membership reports and probes.
+    """
     settings, topology = prepared.settings, prepared.topology
     by_number = {epoch.number: epoch for epoch in epochs}
     steady = [record for record in records if not record.disturbed]
@@ -215,25 +332,11 @@ def _loads(prepared: Prepared, epochs: Sequence[Epoch], records: Sequence[RoundR
     unicast = planned_streams(rounds, topology, settings.aggregation, hosts, copies=True)
     # Where hosts sum, nothing is summed at the edges by plan.
     extra = unsummed_bytes(steady, prepared.framing, hosts) if settings.aggregation == "edge" else {}
-    allowed = UNPLANNED_BYTES + PROBING_BYTES * (len(epochs) - 1)
+    allowed = UNPLANNED_BYTES + PROBING_BYTES * (introductions - 1)
     if prepared.plane.name == "pim":
         allowed += round(ROUTING_BYTES_PER_S * sum(record.completion_ns for record in steady) / 1e9)
     readings = [(record.before, record.after) for record in steady]
     return link_loads(planned, unicast, extra, prepared.framing, readings, allowed)
-
-
-def _go_live(prepared: Prepared, links: LiveLinks, fleet: Fleet, state: RunState, run_dir: RunDirectory) -> LiveRun:
-    settings = prepared.settings
-    about = {
-        "run": state.run_id,
-        "topology": prepared.topology.name,
-        "policy": settings.policy,
-        "rounds": settings.rounds,
-        "links_kind": prepared.link_kind.name,
-        "multicast_plane": prepared.plane.name,
-        "run_dir": str(run_dir.path),
-    }
-    return LiveRun(about, links, prepared.scenario, fleet, run_dir, settings.scale)
 
 
 def _check_links(prepared: Prepared, network: EmulatedNetwork, run_dir: RunDirectory, console: Console) -> None:

@@ -1,9 +1,9 @@
 """What happens when core links go down during a run, and when they come back.
 
 At once, the trees that use a link that is down are carried over the shortest ways that are left, so that traffic
-returns within milliseconds; what was on its way is lost, and the links may carry more than they can. Then the schedule
-is planned again on what is left, and an epoch of its own follows at the next boundary. When links come back nothing is
-moved: the next epoch brings the better trees, and nothing is lost.
+returns within milliseconds; what was on its way is lost, and the links may carry more than they can. Then, unless the
+run shall not, the policy is planned again on what is left, which is a swap like any other (testbed/run/swaps.py). When
+links come back nothing is moved: the next epoch brings the better trees, and nothing is lost.
 """
 
 import threading
@@ -14,10 +14,7 @@ from itertools import pairwise
 
 import networkx as nx
 
-from scheduler.errors import SchedulerError, SolverError, TopologyError
-from scheduler.plan import Plan
 from scheduler.topology import Topology
-from testbed.errors import TestbedError
 from testbed.multicast.groups import Tree
 from testbed.run.epochs import Epochs
 
@@ -37,8 +34,6 @@ class Reaction:
     moved_trees: int
     reaction_ms: float
     cut_off: tuple[str, ...]
-    replanned_round_time_ms: float | None
-    trouble: str = ""
 
 
 class LinkFailures:
@@ -48,22 +43,31 @@ class LinkFailures:
         self,
         in_force: Callable[[], Topology],
         epochs: Epochs,
-        plan: Callable[[Topology], Plan],
         reroute: Callable[[frozenset[LinkPair]], None],
         on_reaction: Callable[[Reaction], None],
     ) -> None:
         """`in_force` gives the topology with the physics that its links have now, whether up or down.
 
-        `plan` plans the run's policy on a topology; `reroute` has unicast routes avoid links.
+        `reroute` has unicast routes avoid links; `on_reaction` is told what was done.
         """
         self._in_force = in_force
         self._epochs = epochs
-        self._plan = plan
         self._reroute = reroute
         self._on_reaction = on_reaction
         self._lock = threading.Lock()
         self._down: frozenset[LinkPair] = frozenset()
+        self._changes = 0
         self.reactions: list[Reaction] = []
+
+    @property
+    def changes(self) -> int:
+        """How often what is left has changed."""
+        return self._changes
+
+    def left(self) -> Topology:
+        """The topology of the links that are up, with the physics that they have now. Raises TopologyError if cut."""
+        topology = self._in_force()
+        return topology.with_links([link for link in topology.links if frozenset(link.id) not in self._down])
 
     def links_are_down(self, down: Iterable[LinkPair]) -> None:
         """React to exactly these core links being down. Raises MulticastError if routers do not take the new trees."""
@@ -79,18 +83,9 @@ class LinkFailures:
                 self._epochs.move(moves)
             reaction_ms = (time.monotonic_ns() - began) / 1e6
             names = tuple(sorted("-".join(sorted(pair)) for pair in self._down))
-            reaction = Reaction(began, names, len(moves), reaction_ms, _cut_off(topology, self._down), None)
+            reaction = Reaction(began, names, len(moves), reaction_ms, _cut_off(topology, self._down))
             self._reroute(self._down)
-            try:
-                plan = self._plan(topology.with_links(left))
-                self._epochs.request(plan)
-                reaction = replace(reaction, replanned_round_time_ms=plan.round_time_ms)
-            except TopologyError:
-                # The graph is cut: `cut_off` says so. A plan for what was left before must not follow any more.
-                self._epochs.request(None)
-            except (TestbedError, SchedulerError, SolverError) as error:
-                self._epochs.request(None)
-                reaction = replace(reaction, trouble=str(error))
+            self._changes += 1
             self.reactions.append(reaction)
             self._on_reaction(reaction)
 

@@ -1,13 +1,16 @@
 """What a run was asked to do."""
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from aggregator.engines import default_engine
 from testbed.live.settings import LinkSetting
 from testbed.scale import Scale
 
 REFERENCE_PAYLOAD_GB = 1.692  # fitted, together with the delays of nine-city
+REPLANS = ("outages", "always", "never")
 NUMBER_FORMATS = {"fixed": 0, "f32": 1}  # as in docs/wire-format.md
 
 
@@ -28,10 +31,25 @@ class EdgeSettings:
 
 
 @dataclass(frozen=True)
+class PolicyChange:
+    """Another policy takes over: from a round on, counted from 0, or at the first boundary after a time (undilated).
+
+    The time counts from the start of the first round; either of the two is None. `memory_gb`: that the policy may
+    count on, None: the run's.
+    """
+
+    policy: str
+    round: int | None = None
+    at_ms: float | None = None
+    memory_gb: float | None = None
+
+
+@dataclass(frozen=True)
 class RunSettings:
     """Every setting of a run; the defaults are the main job. `out` is the run directory, None: one is made.
 
-    `policy_schedule`: from which rounds on other policies take over.
+    `replan`: when the policy is planned again for the links as they are then: after outages, always (also when a core
+    link's delay or rate is changed), or never.
     """
 
     topology: str = "nine-city"
@@ -46,7 +64,8 @@ class RunSettings:
     aggregation: str = "edge"
     trees: str = "shortest"
     hosts_per_island: int = 1
-    policy_schedule: tuple[tuple[int, str], ...] = ()
+    policy_schedule: tuple[PolicyChange, ...] = ()
+    replan: str = "outages"
     engine: str = field(default_factory=default_engine)
     number_format: str = "fixed"
     tags: bool = False
@@ -66,3 +85,23 @@ class RunSettings:
     def engine_in_use(self) -> str:
         """With host aggregation the edges sum nothing."""
         return "passthrough" if self.aggregation == "host" else self.engine
+
+
+def settings_to_json(settings: RunSettings) -> dict[str, Any]:
+    """The settings as JSON-ready values, paths as texts."""
+    return {name: str(value) if isinstance(value, Path) else value for name, value in asdict(settings).items()}
+
+
+def settings_from_json(content: Mapping[str, Any]) -> RunSettings:
+    """The inverse of `settings_to_json`."""
+    return RunSettings(
+        **{
+            **content,
+            "scale": Scale(**content["scale"]),
+            "edge": EdgeSettings(**content["edge"]),
+            "policy_schedule": tuple(PolicyChange(**change) for change in content["policy_schedule"]),
+            "link_settings": tuple(LinkSetting(**setting) for setting in content["link_settings"]),
+            "scenario": None if content["scenario"] is None else Path(content["scenario"]),
+            "out": None if content["out"] is None else Path(content["out"]),
+        }
+    )

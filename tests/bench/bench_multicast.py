@@ -18,7 +18,7 @@ sys.path[:0] = [str(ROOT)]
 from rich.console import Console  # noqa: E402
 
 from testbed.run.experiment import Watchers, run_experiment  # noqa: E402
-from testbed.run.settings import RunSettings  # noqa: E402
+from testbed.run.settings import PolicyChange, RunSettings  # noqa: E402
 from tests.netns.multicast.bare_network import CONFIRM_S, bare_network  # noqa: E402
 from tests.netns.multicast.test_failures import LinkSwitch  # noqa: E402
 
@@ -65,7 +65,7 @@ def failure() -> None:
 def epochs() -> None:
     """From all-to-all to triangles, to pairs, while rounds go on."""
     for plane in PLANES:
-        changes = ((1, "triangles"), (4, "pairs"))
+        changes = (PolicyChange("triangles", round=1), PolicyChange("pairs", round=4))
         summary, events = _run(Watchers(), multicast=plane, rounds=7, policy_schedule=changes)
         for event in events:
             if event["event"] == "multicast_ready" and event["epoch"]:

@@ -1,0 +1,30 @@
+"""`testbed pause`: let the running experiment stand still between two rounds."""
+
+import argparse
+import json
+from typing import Any
+
+from testbed.client import connect
+from testbed.commands.arguments import add_run_options
+
+
+def add_parser(commands: Any) -> None:
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "pause",
+        help="start no further round of the running experiment, for now",
+        description="Have the running experiment stand still after the round that is under way. Links can be changed "
+        "and policies swapped meanwhile; a scenario's clock goes on. Needs root.",
+        epilog="example: sudo testbed pause",
+    )
+    add_run_options(parser)
+    parser.set_defaults(execute=execute)
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    with connect(arguments.run) as run:
+        answer = run.call("pause")
+    if arguments.json:
+        print(json.dumps(answer, indent=2))
+    else:
+        print(f"run {run.run_id}: pauses after round {answer['after_round'] + 1}; go on with testbed resume")
+    return 0
