@@ -82,6 +82,8 @@ def main() -> int:
     options = parser.parse_args()
     if len(options.values) != len(options.host):
         parser.error(f"--values is given {len(options.values)} times for {len(options.host)} times --host")
+    if options.seconds is not None and not 0 < options.seconds < float("inf"):
+        parser.error(f"--seconds {options.seconds:g}: give a number above 0, or leave it out")
     contributors = {source: contributor for _, source, contributor in options.flow}
     setup = EdgeSetup(
         island_id=options.island_id,

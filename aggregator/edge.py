@@ -121,13 +121,13 @@ class Edge:
 
     # --- packets ---
 
-    def receive(self) -> bool:
-        """Take a batch from the socket and submit it; whether the socket is empty now."""
+    def receive(self) -> tuple[int, bool]:
+        """Take a batch from the socket and submit it: how many contributions, and whether the socket is empty now."""
         count, emptied = self.receiver.receive()
         self.note_probes()
         if count:
             self._submit(count, time.monotonic_ns())
-        return emptied
+        return count, emptied
 
     def note_probes(self) -> None:
         """Keep what has arrived of probes, for `probe_report`."""
