@@ -2,10 +2,28 @@
 
 import threading
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from testbed.live.server import Command
 from testbed.run.conductor import Conductor
+from testbed.run.settings import RunSettings
+
+
+def first_status(settings: RunSettings, run_id: str, run_dir: Path) -> dict[str, Any]:
+    """What is known from the first second on."""
+    return {
+        "run": run_id,
+        "topology": settings.topology,
+        "policy": settings.policy,
+        "epoch": 0,
+        "round": None,
+        "rounds": settings.rounds,
+        "last": None,
+        "links_kind": None,
+        "multicast_plane": None,
+        "run_dir": str(run_dir),
+    }
 
 
 class LiveRun:

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -18,10 +17,10 @@ from testbed.live.links import LiveLinks
 from testbed.live.player import Player
 from testbed.live.policy_commands import policy_commands
 from testbed.live.protocol import socket_path
-from testbed.live.running import LiveRun
+from testbed.live.running import LiveRun, first_status
 from testbed.live.server import ControlServer
 from testbed.multicast.counters import RouterCounters, drop_warnings
-from testbed.multicast.interface import MulticastError, Site
+from testbed.multicast.interface import MulticastError, RunningPlane, Site
 from testbed.network.emulated import EmulatedNetwork, build_network
 from testbed.run.accounting import (
     PROBING_BYTES,
@@ -53,7 +52,7 @@ from testbed.run.reporting import (
 from testbed.run.rounds import RoundHooks, RoundRecord, Rounds
 from testbed.run.rundir import RunDirectory, choose_run_directory, make_run_directory
 from testbed.run.settings import NUMBER_FORMATS, RunSettings, settings_to_json
-from testbed.run.startup import StartUp, memory_budget, start_processes
+from testbed.run.startup import Started, StartUp, memory_budget, start_processes
 from testbed.run.state import RunState, marked_run
 from testbed.run.strain import Strain, StrainGauge
 from testbed.run.summary import Outcome, summarise
@@ -99,7 +98,7 @@ def run_experiment(settings: RunSettings, console: Console, watchers: Watchers =
     at_end = ExitStack()
     with marked_run(path, at_end.close) as state, ExitStack() as undo:
         conductor = Conductor(settings.rounds)
-        live = LiveRun(_about(settings, state, path), conductor)
+        live = LiveRun(first_status(settings, state.run_id, path), conductor)
         undo.callback(ControlServer(socket_path(state.directory), state.run_id, live.commands).close)
         prepared = prepare(settings)
         console.print(
@@ -141,20 +140,17 @@ def run_experiment(settings: RunSettings, console: Console, watchers: Watchers =
         return summary
 
 
-def _about(settings: RunSettings, state: RunState, path: Path) -> dict[str, Any]:
-    """What `status` answers from the first second on."""
-    return {
-        "run": state.run_id,
-        "topology": settings.topology,
-        "policy": settings.policy,
-        "epoch": 0,
-        "round": None,
-        "rounds": settings.rounds,
-        "last": None,
-        "links_kind": None,
-        "multicast_plane": None,
-        "run_dir": str(path),
-    }
+@dataclass(frozen=True)
+class _Site:
+    """A network with its processes, and its first epoch in operation."""
+
+    network: EmulatedNetwork
+    links: LiveLinks
+    fleet: Fleet
+    started: Started
+    plane: RunningPlane
+    router_counters: RouterCounters
+    epochs: Epochs
 
 
 def _run(
@@ -166,67 +162,17 @@ def _run(
     live: LiveRun,
     conductor: Conductor,
 ) -> dict[str, Any]:
-    settings, topology, epoch = prepared.settings, prepared.topology, prepared.epoch
-    began = time.monotonic()
     with ExitStack() as undo:
-        network = build_network(topology, prepared.links, prepared.link_kind, state.run_id, settings.hosts_per_island)
-        undo.callback(network.close)
-        state.note_nodes(network.pids)
-        console.print(
-            f"network: {len(network.pids)} nodes and {len(prepared.links)} links in {time.monotonic() - began:.2f} s"
-        )
-        run_dir.event("network_built", nodes=len(network.pids), links=len(prepared.links))
-        _check_links(prepared, network, run_dir, console)
-
-        fleet = Fleet(run_dir.logs)
-        undo.callback(fleet.stop)
-        live_links = LiveLinks(prepared.links, network.links, settings.scale)
-        live.commands |= link_commands(live_links, run_dir.event)
-        start_up = StartUp(topology, epoch, prepared.framing, prepared.workload, settings, network, state, run_dir.logs)
-        started = start_processes(fleet, start_up)
-        run_dir.event("processes_started")
-
-        # After the processes, so that the time until all trees are ready is one stretch of time.
-        plane = prepared.plane.start(Site(topology, network.pids, state.run_id, run_dir.path))
-        undo.callback(plane.close)
-        router_counters = RouterCounters(network.pids, topology.nodes)
-        epochs = Epochs(
-            fleet,
-            start_up,
-            plane,
-            prepared.make_epoch,
-            lambda ready, readiness: report_readiness(plane, ready, readiness, run_dir, console),
-            router_counters.note_removal,
-            lambda: live_links.in_force(topology),
-        )
-        epochs.begin()
-        console.print(f"ready: {time.monotonic() - began:.1f} s from start")
-
-        def reacted(reaction: Reaction) -> None:
-            report_reaction(reaction, run_dir, console)
-            if settings.replan != "never" and not reaction.cut_off:
-                swaps.replan()
-
-        failures = LinkFailures(lambda: live_links.in_force(topology), epochs, network.reroute, reacted)
-        swaps = Swaps(
-            Planner(state.run_id, run_dir.logs),
-            epochs,
-            settings,
-            lambda: Left(failures.left(), failures.changes),
-            lambda swap: report_swap(swap, run_dir, console),
-        )
-        undo.callback(swaps.close)
-        undo.callback(fleet.refuse_questions)
-        reactor = Reactor(failures.links_are_down)
-        undo.callback(reactor.close)
-        live_links.tell(reactor.links_are_down, swaps.replan if settings.replan == "always" else lambda: None)
+        site = _build(prepared, state, run_dir, console, live, undo)
+        settings, fleet, epochs = prepared.settings, site.fleet, site.epochs
+        swaps, failures, reactor = _watch_links(prepared, site, state, run_dir, console, undo)
         live.commands |= policy_commands(swaps, epochs, conductor)
-        player = Player(prepared.scenario, live_links, fleet, run_dir, settings.scale)
+        player = Player(prepared.scenario, site.links, fleet, run_dir, settings.scale)
         timed = _schedule(prepared, swaps)
-        gauge = StrainGauge(network.links, [*fleet.of("edge"), *fleet.of("dataplane")], settings.scale)
+        gauge = StrainGauge(site.network.links, [*fleet.of("edge"), *fleet.of("dataplane")], settings.scale)
         strains: list[Strain] = []
-        memory = memory_budget(topology, settings, prepared.framing)
-        running = Running(network, epochs, failures, Progress())
+        memory = memory_budget(prepared.topology, settings, prepared.framing)
+        running = Running(site.network, epochs, failures, Progress())
         watchers.during(running)
 
         def round_started(number: int, start_ns: int) -> None:
@@ -239,23 +185,23 @@ def _run(
             if number == 0:
                 player.begin(start_ns, timed)
 
-        def take_down(record: RoundRecord) -> None:
+        def judged(record: RoundRecord) -> None:
             strains.append(gauge.read(record))
             run_dir.round(record, strains[-1], settings.scale)
             run_dir.memory(record, settings.scale, memory.slot_bytes)
             report_round(record, strains[-1], prepared, run_dir, console)
             live.learn(last=round_to_json(record))
             reactor.check()
-            plane.check()
+            site.plane.check()
 
         rounds = Rounds(
             fleet,
             epochs,
-            started.areas,
+            site.started.areas,
             NUMBER_FORMATS[settings.number_format],
             RoundHooks(
                 started=round_started,
-                judged=take_down,
+                judged=judged,
                 between=lambda number: swaps.switch(number, fleet),
                 disturbed=failures.disturbed,
                 counters=gauge.counters,
@@ -266,35 +212,120 @@ def _run(
         except MulticastError as error:
             raise RunFailed(str(error)) from error
         live.enter("finishing")
-        records = rounds.records
-        warnings = [*started.warnings, *network.links.warnings, *player.end(), *_missed(settings, records)]
+        warnings = [*site.started.warnings, *site.network.links.warnings, *player.end()]
         reactor.finish()
         fleet.refuse_questions()
         swaps.close()
-        fleet.send(fleet.of("trainer"), "evaluate")
-        evaluated = fleet.gather(fleet.of("trainer"), "evaluated", TRAINING_TIMEOUT_S * settings.scale.time_dilation)
-        used = [each for each in epochs.all.values() if any(record.epoch == each.number for record in records)]
-        loads = _loads(prepared, used, records, epochs.introductions)
-        drops = router_counters.read(trees_moved=any(reaction.moved_trees for reaction in failures.reactions))
-        outcome = Outcome(
-            settings=settings,
-            epochs=used,
-            records=records,
-            strains=strains,
-            loads=loads,
-            saving=saving(loads, topology, prepared.framing),
-            evaluations={process.island: evaluated[process] for process in fleet.of("trainer")},
-            memory=memory,
-            links_kind=prepared.link_kind.name,
-            multicast_plane=prepared.plane.name,
-            reactions=failures.reactions,
-            swaps=swaps.all,
-            run_dir=str(run_dir.path),
-            warnings=[*warnings, *drop_warnings(drops)],
-        )
-        report_end(outcome, drops, run_dir)
+        outcome = _conclude(prepared, site, rounds.records, strains, failures, swaps, warnings, run_dir)
         watchers.after(running)
         return summarise(outcome)
+
+
+def _build(
+    prepared: Prepared, state: RunState, run_dir: RunDirectory, console: Console, live: LiveRun, undo: ExitStack
+) -> _Site:
+    """Build everything and prove it, up to the first round. Raises RunFailed, LinkError or MulticastError."""
+    settings, topology = prepared.settings, prepared.topology
+    began = time.monotonic()
+    network = build_network(topology, prepared.links, prepared.link_kind, state.run_id, settings.hosts_per_island)
+    undo.callback(network.close)
+    state.note_nodes(network.pids)
+    console.print(
+        f"network: {len(network.pids)} nodes and {len(prepared.links)} links in {time.monotonic() - began:.2f} s"
+    )
+    run_dir.event("network_built", nodes=len(network.pids), links=len(prepared.links))
+    _check_links(prepared, network, run_dir, console)
+
+    fleet = Fleet(run_dir.logs)
+    undo.callback(fleet.stop)
+    links = LiveLinks(prepared.links, network.links, settings.scale)
+    live.commands |= link_commands(links, run_dir.event)
+    start_up = StartUp(
+        topology, prepared.epoch, prepared.framing, prepared.workload, settings, network, state, run_dir.logs
+    )
+    started = start_processes(fleet, start_up)
+    run_dir.event("processes_started")
+
+    # After the processes, so that the time until all trees are ready is one stretch of time.
+    plane = prepared.plane.start(Site(topology, network.pids, state.run_id, run_dir.path))
+    undo.callback(plane.close)
+    router_counters = RouterCounters(network.pids, topology.nodes)
+    epochs = Epochs(
+        fleet,
+        start_up,
+        plane,
+        prepared.make_epoch,
+        lambda ready, readiness: report_readiness(plane, ready, readiness, run_dir, console),
+        router_counters.note_removal,
+        lambda: links.in_force(topology),
+    )
+    epochs.begin()
+    console.print(f"ready: {time.monotonic() - began:.1f} s from start")
+    return _Site(network, links, fleet, started, plane, router_counters, epochs)
+
+
+def _watch_links(
+    prepared: Prepared, site: _Site, state: RunState, run_dir: RunDirectory, console: Console, undo: ExitStack
+) -> tuple[Swaps, LinkFailures, Reactor]:
+    """From now on policies can be swapped, and links that change are answered."""
+    settings, topology, epochs = prepared.settings, prepared.topology, site.epochs
+
+    def reacted(reaction: Reaction) -> None:
+        report_reaction(reaction, run_dir, console)
+        if settings.replan != "never" and not reaction.cut_off:
+            swaps.replan()
+
+    failures = LinkFailures(lambda: site.links.in_force(topology), epochs, site.network.reroute, reacted)
+    swaps = Swaps(
+        Planner(state.run_id, run_dir.logs),
+        epochs,
+        settings,
+        lambda: Left(failures.left(), failures.changes),
+        lambda swap: report_swap(swap, run_dir, console),
+    )
+    undo.callback(swaps.close)
+    undo.callback(site.fleet.refuse_questions)
+    reactor = Reactor(failures.links_are_down)
+    undo.callback(reactor.close)
+    site.links.tell(reactor.links_are_down, swaps.replan if settings.replan == "always" else lambda: None)
+    return swaps, failures, reactor
+
+
+def _conclude(
+    prepared: Prepared,
+    site: _Site,
+    records: Sequence[RoundRecord],
+    strains: Sequence[Strain],
+    failures: LinkFailures,
+    swaps: Swaps,
+    warnings: Sequence[str],
+    run_dir: RunDirectory,
+) -> Outcome:
+    """Measure the models, read what links and routers have counted, and record it. Raises RunFailed."""
+    settings, fleet, epochs = prepared.settings, site.fleet, site.epochs
+    fleet.send(fleet.of("trainer"), "evaluate")
+    evaluated = fleet.gather(fleet.of("trainer"), "evaluated", TRAINING_TIMEOUT_S * settings.scale.time_dilation)
+    used = [each for each in epochs.all.values() if any(record.epoch == each.number for record in records)]
+    loads = _loads(prepared, used, records, epochs.introductions)
+    drops = site.router_counters.read(trees_moved=any(reaction.moved_trees for reaction in failures.reactions))
+    outcome = Outcome(
+        settings=settings,
+        epochs=used,
+        records=records,
+        strains=strains,
+        loads=loads,
+        saving=saving(loads, prepared.topology, prepared.framing),
+        evaluations={process.island: evaluated[process] for process in fleet.of("trainer")},
+        memory=memory_budget(prepared.topology, settings, prepared.framing),
+        links_kind=prepared.link_kind.name,
+        multicast_plane=prepared.plane.name,
+        reactions=failures.reactions,
+        swaps=swaps.all,
+        run_dir=str(run_dir.path),
+        warnings=[*warnings, *_missed(settings, records), *drop_warnings(drops)],
+    )
+    report_end(outcome, drops, run_dir)
+    return outcome
 
 
 def _schedule(prepared: Prepared, swaps: Swaps) -> list[tuple[float, Callable[[], object]]]:

@@ -11,6 +11,7 @@ from testbed.run.planning import Planner, PlanRequest, plan_policy
 from testbed.run.settings import RunSettings
 from testbed.topology.load import load_topology
 
+ROOT = Path(__file__).parents[3]
 SETTINGS = RunSettings()
 TOPOLOGY = load_topology("nine-city")
 POLICY = "def mine(problem):\n    {}\n"
@@ -18,7 +19,8 @@ TIME_LIMIT_S = 30.0
 
 
 @pytest.fixture
-def planner(tmp_path: Path) -> Iterator[Planner]:
+def planner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Planner]:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))  # the process shall plan with this tree, wherever it was installed from
     made = Planner("cafe0123", tmp_path)
     yield made
     made.stop()
