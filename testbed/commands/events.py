@@ -8,7 +8,7 @@ from typing import Any
 
 from testbed.client import connect, is_running
 from testbed.commands.arguments import whole_number
-from testbed.run.rundir import EVENTS
+from testbed.live.protocol import EVENTS
 
 _LOOK_S = 0.1
 

@@ -9,7 +9,6 @@ from typing import Any
 from testbed.client import Client, connect
 from testbed.commands.arguments import add_run_options, number, whole_number
 from testbed.errors import TestbedError
-from testbed.policies import known_policies
 
 _LOOK_S = 0.05
 _OVER = {"in force", "failed"}
@@ -52,6 +51,8 @@ def add_parser(commands: Any) -> None:
 
 
 def _list(arguments: argparse.Namespace) -> int:
+    from testbed.policies import known_policies  # noqa: PLC0415 - the scheduler is slow to load
+
     policies = known_policies()
     if arguments.json:
         print(json.dumps({"policies": [{"name": name, "about": about} for name, about in policies.items()]}, indent=2))

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from testbed.errors import RunFailed, TestbedError
+from testbed.live.protocol import EVENTS
 from testbed.run.rounds import RoundRecord
 from testbed.run.settings import RunSettings, settings_to_json
 from testbed.run.strain import Strain
 from testbed.scale import Scale
 
-EVENTS = "events.jsonl"
 _ROUNDS, _MEMORY = "rounds.csv", "memory.csv"
 _ROUND_COLUMNS = (
     *("round", "epoch", "phase", "start_ms", "completion_ms", "planned_ms", "packetisation_ms", "ratio"),

@@ -74,6 +74,14 @@ def swap_to(story: Story, policy: str, *options: str) -> None:
     story.swaps.append(done.document)
 
 
+def kill_planner(run: Running) -> None:
+    os.kill(processes_of(run, "testbed.run.planning")[0], signal.SIGKILL)
+    deadline = time.monotonic() + WAIT_S
+    while processes_of(run, "testbed.run.planning"):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 @pytest.fixture(scope="module", params=["direct", pytest.param("pim", marks=NEEDS_FRR)])
 def story(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
     """One run, through all of it."""
@@ -101,7 +109,7 @@ def story(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             if policy == "FILE":
                 write_policy(mine, rounds)
                 rounds = [*rounds, [["nyc", "lon", "tyo"]]]
-                os.kill(processes_of(run, "testbed.run.planning")[0], signal.SIGKILL)
+                kill_planner(run)
             swap_to(story, f"{mine}:Mine" if policy == "FILE" else policy)
         assert call_testbed("pause", "--run", story.run_id).code == 0
         story.paused_round = look_until(story, "paused")["round"]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from testbed.links.delayline.control import PROGRAM as DELAYLINE
 from testbed.multicast.frr import missing_package
 from tests.netns.testbed.background import WAIT_S, Running, processes_of, running
 from tests.netns.testbed.command import command_line, leftovers
@@ -44,12 +45,19 @@ def check_stopped(run: Running, reason: str) -> None:
     check_results_so_far(run.run_dir, at_least=2)
 
 
-@pytest.mark.parametrize("role", ["dataplane", "trainer"])
-def test_an_agent_that_is_killed_stops_the_run(role: str, tmp_path: Path) -> None:
-    with running(tmp_path / "run", *SMALL, "--multicast", "direct") as run:
+@pytest.mark.parametrize(
+    ("process", "reason"),
+    [
+        ("agents.dataplane", "dataplane-a ended in the middle of the run (signal 9)"),
+        ("agents.trainer", "trainer-a ended in the middle of the run (signal 9)"),
+        (str(DELAYLINE), "the links failed: the delayline program ended"),
+    ],
+)
+def test_a_process_that_is_killed_stops_the_run(process: str, reason: str, tmp_path: Path) -> None:
+    with running(tmp_path / "run", *SMALL, "--multicast", "direct", "--links", "delayline") as run:
         run.wait_for("round    2")
-        os.kill(processes_of(run, f"agents.{role}")[0], signal.SIGKILL)
-        check_stopped(run, f"{role}-a ended in the middle of the run (signal 9)")
+        os.kill(processes_of(run, process)[0], signal.SIGKILL)
+        check_stopped(run, reason)
 
 
 @NEEDS_FRR
