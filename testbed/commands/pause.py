@@ -1,11 +1,10 @@
 """`testbed pause`: let the running experiment stand still between two rounds."""
 
 import argparse
-import json
 from typing import Any
 
-from testbed.client import connect
 from testbed.commands.arguments import add_run_options
+from testbed.commands.conducting import conduct
 
 
 def add_parser(commands: Any) -> None:
@@ -21,10 +20,4 @@ def add_parser(commands: Any) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    with connect(arguments.run) as run:
-        answer = run.call("pause")
-    if arguments.json:
-        print(json.dumps(answer, indent=2))
-    else:
-        print(f"run {run.run_id}: pauses after round {answer['after_round'] + 1}; go on with testbed resume")
-    return 0
+    return conduct(arguments, "pause", "pauses after round {}; go on with testbed resume")

@@ -1,11 +1,10 @@
 """`testbed resume`: let a paused experiment go on."""
 
 import argparse
-import json
 from typing import Any
 
-from testbed.client import connect
 from testbed.commands.arguments import add_run_options
+from testbed.commands.conducting import conduct
 
 
 def add_parser(commands: Any) -> None:
@@ -20,10 +19,4 @@ def add_parser(commands: Any) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    with connect(arguments.run) as run:
-        answer = run.call("resume")
-    if arguments.json:
-        print(json.dumps(answer, indent=2))
-    else:
-        print(f"run {run.run_id}: goes on with round {answer['next_round'] + 1}")
-    return 0
+    return conduct(arguments, "resume", "goes on with round {}")

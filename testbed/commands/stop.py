@@ -1,11 +1,10 @@
 """`testbed stop`: have the running experiment end early, with its results."""
 
 import argparse
-import json
 from typing import Any
 
-from testbed.client import connect
 from testbed.commands.arguments import add_run_options, whole_number
+from testbed.commands.conducting import conduct
 
 
 def add_parser(commands: Any) -> None:
@@ -23,10 +22,4 @@ def add_parser(commands: Any) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     after_round = None if arguments.after_round is None else arguments.after_round - 1
-    with connect(arguments.run) as run:
-        answer = run.call("stop", after_round=after_round)
-    if arguments.json:
-        print(json.dumps(answer, indent=2))
-    else:
-        print(f"run {run.run_id}: ends after round {answer['after_round'] + 1}")
-    return 0
+    return conduct(arguments, "stop", "ends after round {}", after_round=after_round)

@@ -69,7 +69,6 @@ class Epochs:
         self._in_force = in_force
         self._lock = threading.Lock()
         self._prepared: Epoch | None = None
-        self._ready = False
         self._just_left: list[Tree] = []
         self._moves = 0
         # Edges keep what has arrived by probe number, so no two attempts may share one.
@@ -113,20 +112,16 @@ class Epochs:
             if moved and isinstance(error, RunFailed | MulticastError):
                 raise NetworkChanged from error
             raise
-        with self._lock:
-            self._ready = True
         return epoch
 
-    def switch(self, next_round: int) -> Epoch | None:
-        """Between two rounds: from `next_round` on the epoch that is ready, if any, is in force, and the old is left.
+    def switch(self, next_round: int) -> Epoch:
+        """Between two rounds: from `next_round` on the epoch that is ready is in force, and the old is left.
 
         Returns it. Raises RunFailed or MulticastError.
         """
         with self._lock:
-            if self._prepared is None or not self._ready:
-                return None
-            old, self.current = self.current, self._prepared
-            self._prepared, self._ready = None, False
+            assert self._prepared is not None
+            old, self.current, self._prepared = self.current, self._prepared, None
             self.first_round = next_round
         self._before_removal(old.distinct_trees())
         self._leave(old)

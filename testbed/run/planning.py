@@ -9,6 +9,7 @@ import argparse
 import os
 import pickle
 import subprocess
+import time
 from dataclasses import dataclass, replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -26,6 +27,7 @@ from testbed.run.settings import RunSettings
 TIME_LIMIT_S = 120.0
 _NICENESS = 5  # after the run's own loop, before the training
 _STOP_TIMEOUT_S = 3.0
+_LOOK_S = 0.2
 
 
 def plan_policy(settings: RunSettings, topology: Topology, policy: str) -> Plan:
@@ -62,6 +64,7 @@ class Planner:
         self._log = log_dir / "planner.log"
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
+        self._given_up = False
 
     def start(self) -> None:
         """Start the process, so that the first plan need not wait for it. Raises OSError."""
@@ -87,9 +90,11 @@ class Planner:
                 self.start()
             assert self._connection is not None
             self._connection.send(request)
-            if not self._connection.poll(time_limit_s):
-                self.stop()
-                raise TestbedError(f"policy {request.policy}: no plan within {time_limit_s:g} s")
+            deadline = time.monotonic() + time_limit_s
+            while not self._connection.poll(_LOOK_S):
+                if self._given_up or time.monotonic() > deadline:
+                    self.stop()
+                    raise TestbedError(f"policy {request.policy}: no plan within {time_limit_s:g} s")
             answer: Plan | str = self._connection.recv()
         except (OSError, EOFError, pickle.PickleError) as error:
             how = self.stop()
@@ -99,6 +104,10 @@ class Planner:
         if isinstance(answer, str):
             raise TestbedError(answer)
         return answer
+
+    def give_up(self) -> None:
+        """From another thread: have `plan` wait no longer."""
+        self._given_up = True
 
     def stop(self) -> str:
         """End the process; returns how it ended. Safe to call twice."""

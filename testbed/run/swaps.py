@@ -162,11 +162,13 @@ class Swaps:
         """
         while self._is_awaited(next_round):
             fleet.wait(_LOOK_S)
-        epoch = self._epochs.switch(next_round)
-        if epoch is None:
-            return
         with self._changed:
-            [swap] = [swap for swap in self._swaps if swap.state == "ready"]
+            ready = [swap for swap in self._swaps if swap.state == "ready"]
+        if not ready:
+            return
+        [swap] = ready
+        epoch = self._epochs.switch(next_round)
+        with self._changed:
             steps_ms = {**swap.steps_ms, "in force after": (time.monotonic_ns() - swap.asked_ns) / 1e6}
             self._note(swap.number, state="in force", first_round=next_round, epoch=epoch.number, steps_ms=steps_ms)
             self._changed.notify_all()
@@ -186,6 +188,7 @@ class Swaps:
         with self._changed:
             self._closing = True
             self._changed.notify_all()
+        self._planner.give_up()
         self._thread.join()
 
     def _note(self, number: int, **changes: object) -> None:

@@ -1,6 +1,7 @@
 """The planning process: plans as a run would, and nothing that a user's policy does reaches the run."""
 
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -57,6 +58,12 @@ def test_a_file_is_read_again_each_time(planner: Planner, tmp_path: Path) -> Non
     write(tmp_path / "mine.py", "return [[problem.islands[:3]]]")
     assert planner.plan(request(policy), TIME_LIMIT_S).rounds[0].cliques == (("nyc", "chi", "lax"),)
     assert list(tmp_path.glob("__pycache__")) == []
+
+
+def test_nobody_waits_for_a_plan_that_was_given_up(planner: Planner, tmp_path: Path) -> None:
+    threading.Timer(0.3, planner.give_up).start()
+    with pytest.raises(TestbedError, match="no plan"):
+        planner.plan(request(write(tmp_path / "mine.py", "while True: pass")), 1000)
 
 
 BAD = {

@@ -35,6 +35,9 @@ class FakePlanner:
     def start(self) -> None:
         pass
 
+    def give_up(self) -> None:
+        self.go_on.set()
+
     def stop(self) -> str:
         return "as asked"
 
@@ -64,9 +67,8 @@ class FakeEpochs:
             raise self.trouble.pop(0)
         self.ready = plan
 
-    def switch(self, _next_round: int) -> object:
-        if self.ready is None:
-            return None
+    def switch(self, _next_round: int) -> "FakeEpochs":
+        assert self.ready is not None
         self.number += 1
         self.ready = None
         return self
