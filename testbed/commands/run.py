@@ -5,17 +5,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from aggregator.deadlines import DEADLINE_POLICIES
 from scheduler.exchange import AGGREGATIONS
 from testbed.commands.arguments import add_impairment_options, number, whole_number
 from testbed.commands.policy_schedule import policy_schedule
 from testbed.errors import TestbedError
-from testbed.network.command_line import open_command_line
-from testbed.run.experiment import Watchers, run_experiment
+from testbed.run.opening import opened
 from testbed.run.settings import NUMBER_FORMATS, REPLANS, EdgeSettings, RunSettings
-from testbed.run.summary import passed, print_table
 from testbed.scale import Scale
 
 
@@ -141,7 +137,31 @@ def add_parser(commands: Any) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    settings = RunSettings(
+    if arguments.cli and arguments.json:
+        raise TestbedError("--cli and --json: both want standard output; use one of them")
+    with opened(_settings(arguments)) as run:
+        # Only now: what builds a network takes a second to load, and the run can be looked at meanwhile.
+        from rich.console import Console  # noqa: PLC0415
+
+        from testbed.network.command_line import open_command_line  # noqa: PLC0415
+        from testbed.run.experiment import Watchers, perform  # noqa: PLC0415
+        from testbed.run.summary import passed, print_table  # noqa: PLC0415
+
+        # With --json, standard output is for the document alone.
+        console = Console(stderr=arguments.json, highlight=False, soft_wrap=True)
+        watchers = (
+            Watchers(after=lambda running: open_command_line(running.network.mininet)) if arguments.cli else Watchers()
+        )
+        summary = perform(run, console, watchers)
+    if arguments.json:
+        print(json.dumps(summary, indent=2))
+    else:
+        print_table(Console(), summary)
+    return 0 if passed(summary, arguments.strict) else 1
+
+
+def _settings(arguments: argparse.Namespace) -> RunSettings:
+    return RunSettings(
         topology=arguments.topology,
         policy=arguments.policy,
         memory_gb=arguments.memory_gb,
@@ -173,16 +193,3 @@ def execute(arguments: argparse.Namespace) -> int:
         out=arguments.out,
         strict=arguments.strict,
     )
-    if arguments.cli and arguments.json:
-        raise TestbedError("--cli and --json: both want standard output; use one of them")
-    # With --json, standard output is for the document alone.
-    console = Console(stderr=arguments.json, highlight=False, soft_wrap=True)
-    watchers = (
-        Watchers(after=lambda running: open_command_line(running.network.mininet)) if arguments.cli else Watchers()
-    )
-    summary = run_experiment(settings, console, watchers)
-    if arguments.json:
-        print(json.dumps(summary, indent=2))
-    else:
-        print_table(Console(), summary)
-    return 0 if passed(summary, arguments.strict) else 1

@@ -16,9 +16,7 @@ from testbed.live.link_commands import link_commands
 from testbed.live.links import LiveLinks
 from testbed.live.player import Player
 from testbed.live.policy_commands import policy_commands
-from testbed.live.protocol import socket_path
-from testbed.live.running import LiveRun, first_status
-from testbed.live.server import ControlServer
+from testbed.live.running import LiveRun
 from testbed.multicast.counters import RouterCounters, drop_warnings
 from testbed.multicast.interface import MulticastError, RunningPlane, Site
 from testbed.network.emulated import EmulatedNetwork, build_network
@@ -32,10 +30,9 @@ from testbed.run.accounting import (
     saving,
     unsummed_bytes,
 )
-from testbed.run.conductor import Conductor
 from testbed.run.epochs import Epochs
 from testbed.run.failures import LinkFailures, Reaction
-from testbed.run.machine import check_root
+from testbed.run.opening import OpenRun, opened
 from testbed.run.planning import Planner
 from testbed.run.preparing import Prepared, prepare
 from testbed.run.processes import TRAINING_TIMEOUT_S, Fleet
@@ -50,10 +47,10 @@ from testbed.run.reporting import (
     round_to_json,
 )
 from testbed.run.rounds import RoundHooks, RoundRecord, Rounds
-from testbed.run.rundir import RunDirectory, choose_run_directory, make_run_directory
+from testbed.run.rundir import RunDirectory, make_run_directory
 from testbed.run.settings import NUMBER_FORMATS, RunSettings, settings_to_json
 from testbed.run.startup import Started, StartUp, memory_budget, start_processes
-from testbed.run.state import RunState, marked_run
+from testbed.run.state import RunState
 from testbed.run.strain import Strain, StrainGauge
 from testbed.run.summary import Outcome, summarise
 from testbed.run.swaps import Left, Swaps
@@ -88,56 +85,56 @@ class Watchers:
 
 
 def run_experiment(settings: RunSettings, console: Console, watchers: Watchers = Watchers()) -> dict[str, Any]:
-    """Run one experiment and return its summary; progress goes to `console`.
+    """Run one experiment and return its summary, as `perform` does."""
+    with opened(settings) as run:
+        return perform(run, console, watchers)
+
+
+def perform(run: OpenRun, console: Console, watchers: Watchers = Watchers()) -> dict[str, Any]:
+    """Run an experiment that has been opened and return its summary; progress goes to `console`.
 
     Raises TestbedError for bad input or an unfit machine, before anything is changed; RunFailed when the run cannot go
     on. Whatever happens, nothing of the run is left but its directory.
     """
-    check_root()
-    path = choose_run_directory(settings.out, settings.policy)
-    at_end = ExitStack()
-    with marked_run(path, at_end.close) as state, ExitStack() as undo:
-        conductor = Conductor(settings.rounds)
-        live = LiveRun(first_status(settings, state.run_id, path), conductor)
-        undo.callback(ControlServer(socket_path(state.directory), state.run_id, live.commands).close)
-        prepared = prepare(settings)
-        console.print(
-            f"plan: {settings.policy} on {prepared.topology.name}, {settings.memory_gb:g} GB: "
-            f"T = {prepared.plan.round_time_ms:.1f} ms; links {prepared.link_kind.name}, "
-            f"multicast {prepared.plane.name}"
-        )
-        run_dir = make_run_directory(path, settings.out)
-        at_end.callback(run_dir.give_to_caller)
-        run_dir.manifest(settings, state.run_id, topology_to_json(prepared.topology), plan_to_json(prepared.plan))
-        run_dir.event(
-            "planned",
-            policy=settings.policy,
-            round_time_ms=prepared.plan.round_time_ms,
-            run_dir=str(run_dir.path),
-            settings=settings_to_json(settings),
-            topology=topology_to_json(prepared.topology),
-            links_kind=prepared.link_kind.name,
-            multicast_plane=prepared.plane.name,
-        )
-        live.learn(
-            topology=prepared.topology.name,
-            policy=prepared.plan.policy,
-            links_kind=prepared.link_kind.name,
-            multicast_plane=prepared.plane.name,
-            run_dir=str(run_dir.path),
-        )
-        live.commands |= conducting_commands(
-            conductor, lambda command, number: run_dir.event("conducted", command=command, round=number)
-        )
-        live.enter("building")
-        try:
-            summary = _run(prepared, state, run_dir, console, watchers, live, conductor)
-        except (RunFailed, MulticastError) as error:
-            with suppress(RunFailed):  # the disk may be full
-                run_dir.event("failed", reason=str(error))
-            raise
-        run_dir.summary(summary)
-        return summary
+    settings, live = run.settings, run.live
+    prepared = prepare(settings)
+    console.print(
+        f"plan: {settings.policy} on {prepared.topology.name}, {settings.memory_gb:g} GB: "
+        f"T = {prepared.plan.round_time_ms:.1f} ms; links {prepared.link_kind.name}, multicast {prepared.plane.name}"
+    )
+    run_dir = make_run_directory(run.directory, settings.out)
+    run.at_end.callback(run_dir.give_to_caller)
+    topology = topology_to_json(prepared.topology)
+    run_dir.manifest(settings, run.state.run_id, topology, plan_to_json(prepared.plan))
+    run_dir.event(
+        "planned",
+        policy=settings.policy,
+        round_time_ms=prepared.plan.round_time_ms,
+        run_dir=str(run_dir.path),
+        settings=settings_to_json(settings),
+        topology=topology,
+        links_kind=prepared.link_kind.name,
+        multicast_plane=prepared.plane.name,
+    )
+    live.learn(
+        topology=prepared.topology.name,
+        policy=prepared.plan.policy,
+        links_kind=prepared.link_kind.name,
+        multicast_plane=prepared.plane.name,
+        run_dir=str(run_dir.path),
+    )
+    live.commands |= conducting_commands(
+        run.conductor, lambda command, number: run_dir.event("conducted", command=command, round=number)
+    )
+    live.enter("building")
+    try:
+        summary = _run(prepared, run, run_dir, console, watchers)
+    except (RunFailed, MulticastError) as error:
+        with suppress(RunFailed):  # the disk may be full
+            run_dir.event("failed", reason=str(error))
+        raise
+    run_dir.summary(summary)
+    return summary
 
 
 @dataclass(frozen=True)
@@ -154,18 +151,13 @@ class _Site:
 
 
 def _run(
-    prepared: Prepared,
-    state: RunState,
-    run_dir: RunDirectory,
-    console: Console,
-    watchers: Watchers,
-    live: LiveRun,
-    conductor: Conductor,
+    prepared: Prepared, run: OpenRun, run_dir: RunDirectory, console: Console, watchers: Watchers
 ) -> dict[str, Any]:
+    live, conductor = run.live, run.conductor
     with ExitStack() as undo:
-        site = _build(prepared, state, run_dir, console, live, undo)
+        site = _build(prepared, run.state, run_dir, console, live, undo)
         settings, fleet, epochs = prepared.settings, site.fleet, site.epochs
-        swaps, failures, reactor = _watch_links(prepared, site, state, run_dir, console, undo)
+        swaps, failures, reactor = _watch_links(prepared, site, run.state, run_dir, console, undo)
         live.commands |= policy_commands(swaps, epochs, conductor)
         player = Player(prepared.scenario, site.links, fleet, run_dir, settings.scale)
         timed = _schedule(prepared, swaps)

@@ -160,12 +160,6 @@ def check_run_directory(out: Path | None) -> None:
         raise TestbedError(f"--out {out}: there is no directory {out.resolve().parent}; make it first")
 
 
-def choose_run_directory(out: Path | None, policy: str) -> Path:
-    """Where a run directory shall be: `out`, or runs/<UTC time>-<policy> below the current one. Changes nothing."""
-    label = re.sub(r"[^A-Za-z0-9.-]+", "-", policy)
-    return (out or Path("runs") / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{label}").absolute()
-
-
 def make_run_directory(path: Path, out: Path | None) -> RunDirectory:
     """Make the run directory; it may be there already if the user named it with `out`. Raises TestbedError."""
     try:
