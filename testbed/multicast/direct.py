@@ -43,6 +43,7 @@ class DirectPlane:
 
     name = "direct"
     copies = False
+    finds_ways = False
 
     def refusal(self, topology: Topology, trees: Sequence[Tree]) -> str | None:
         return too_many_interfaces(topology, MAX_INTERFACES) or kernel_refusal()
@@ -109,6 +110,12 @@ class RunningDirectPlane:
 
     def check(self) -> None:
         """Nothing of it can end by itself: the kernel forwards."""
+
+    def are_followed(self, trees: Collection[Tree]) -> bool:
+        return True
+
+    def routing_bytes(self) -> Mapping[tuple[str, str], int]:
+        return {}
 
     def close(self) -> None:
         with self._lock:

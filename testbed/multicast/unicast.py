@@ -20,6 +20,7 @@ class UnicastPlane:
 
     name = "unicast"
     copies = True
+    finds_ways = False
 
     def refusal(self, topology: Topology, trees: Sequence[Tree]) -> str | None:
         chosen: dict[tuple[str, str], str] = {}
@@ -65,6 +66,12 @@ class RunningUnicastPlane:
 
     def check(self) -> None:
         """Nothing of it can end by itself: the kernel forwards."""
+
+    def are_followed(self, trees: Collection[Tree]) -> bool:
+        return True
+
+    def routing_bytes(self) -> Mapping[tuple[str, str], int]:
+        return {}
 
     def close(self) -> None:
         self._routes.close()

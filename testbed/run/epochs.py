@@ -37,8 +37,9 @@ class Readiness:
     paths: list[ProbedPath]
 
 
-MakeEpoch = Callable[[int, Plan, list[Tree], set[str]], Epoch]
-"""An epoch from its number, its plan, the trees that are live beside it, and all groups that the run has used.
+MakeEpoch = Callable[[int, Plan, Topology, list[Tree], set[str]], Epoch]
+"""An epoch from its number, its plan and the network that it is for, the trees that are live beside it, and all groups
+that the run has used.
 
 Raises TestbedError if the run cannot carry it."""
 
@@ -87,15 +88,15 @@ class Epochs:
         """The place of a round in the current epoch's schedule, which begins with the epoch."""
         return self.current.phase_of(round_number - self.first_round)
 
-    def introduce(self, plan: Plan) -> Epoch:
-        """Make an epoch of `plan` ready beside the current one, whose rounds go on; `switch` then brings it into force.
+    def introduce(self, plan: Plan, left: Topology) -> Epoch:
+        """Make an epoch ready beside the current one, whose rounds go on; `switch` then brings it into force.
 
-        Raises TestbedError, RunFailed or MulticastError if it cannot be, and NetworkChanged if a link failed meanwhile;
-        nothing is left of it then.
+        Its `plan` is for the network that is `left`. Raises TestbedError, RunFailed or MulticastError if it cannot be,
+        and NetworkChanged if a link failed meanwhile; nothing is left of it then.
         """
         live = [live for live, _ in self.live_and_planned()] + self._just_left
         # One that was given up is not counted: processes keep the epoch before the newest, which carries traffic.
-        epoch = self._make(self.current.number + 1, plan, live, self._used_groups)
+        epoch = self._make(self.current.number + 1, plan, left, live, self._used_groups)
         self._used_groups |= {tree.group for tree in epoch.distinct_trees()}
         with self._lock:
             self._prepared = epoch
@@ -147,9 +148,10 @@ class Epochs:
 
     def move(self, moves: Mapping[Tree, Tree]) -> None:
         """Carry live trees over other links. Raises MulticastError."""
+        # Before it is done: an epoch that is being made ready may fail for it meanwhile.
+        self._moves += 1
         self._plane.move(moves)
         with self._lock:
-            self._moves += 1
             self.current = _with_moved(self.current, moves)
             if self._prepared is not None:
                 self._prepared = _with_moved(self._prepared, moves)

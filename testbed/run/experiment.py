@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from scheduler.plan import plan_to_json
+from testbed.capture.captures import Captures
 from testbed.errors import RunFailed
 from testbed.live.conducting import conducting_commands
 from testbed.live.link_commands import link_commands
@@ -22,7 +23,6 @@ from testbed.multicast.interface import MulticastError, RunningPlane, Site
 from testbed.network.emulated import EmulatedNetwork, build_network
 from testbed.run.accounting import (
     PROBING_BYTES,
-    ROUTING_BYTES_PER_S,
     UNPLANNED_BYTES,
     LinkLoad,
     link_loads,
@@ -33,6 +33,7 @@ from testbed.run.accounting import (
 from testbed.run.epochs import Epochs
 from testbed.run.failures import LinkFailures, Reaction
 from testbed.run.opening import OpenRun, opened
+from testbed.run.pace import Pace
 from testbed.run.planning import Planner
 from testbed.run.preparing import Prepared, prepare
 from testbed.run.processes import TRAINING_TIMEOUT_S, Fleet
@@ -148,6 +149,7 @@ class _Site:
     plane: RunningPlane
     router_counters: RouterCounters
     epochs: Epochs
+    captures: Captures
 
 
 def _run(
@@ -161,7 +163,9 @@ def _run(
         live.commands |= policy_commands(swaps, epochs, conductor)
         player = Player(prepared.scenario, site.links, fleet, run_dir, settings.scale)
         timed = _schedule(prepared, swaps)
-        gauge = StrainGauge(site.network.links, [*fleet.of("edge"), *fleet.of("dataplane")], settings.scale)
+        step_ns = settings.scale.emulated_ns(settings.training.step_ms)
+        watched = [*fleet.of("edge"), *fleet.of("dataplane")]
+        gauge = StrainGauge(site.network.links, watched, settings.scale, step_ns)
         strains: list[Strain] = []
         memory = memory_budget(prepared.topology, settings, prepared.framing)
         running = Running(site.network, epochs, failures, Progress())
@@ -190,13 +194,15 @@ def _run(
             fleet,
             epochs,
             site.started.areas,
-            NUMBER_FORMATS[settings.number_format],
+            NUMBER_FORMATS[settings.number_format].wire,
+            Pace(settings.training, settings.scale),
             RoundHooks(
                 started=round_started,
                 judged=judged,
                 between=lambda number: swaps.switch(number, fleet),
                 disturbed=failures.disturbed,
                 counters=gauge.counters,
+                routing_bytes=site.plane.routing_bytes,
             ),
         )
         try:
@@ -219,13 +225,24 @@ def _build(
     """Build everything and prove it, up to the first round. Raises RunFailed, LinkError or MulticastError."""
     settings, topology = prepared.settings, prepared.topology
     began = time.monotonic()
-    network = build_network(topology, prepared.links, prepared.link_kind, state.run_id, settings.hosts_per_island)
+    network = build_network(
+        topology,
+        prepared.links,
+        prepared.link_kind,
+        state.run_id,
+        settings.hosts_per_island,
+        routed=not prepared.plane.finds_ways,
+    )
     undo.callback(network.close)
     state.note_nodes(network.pids)
     console.print(
         f"network: {len(network.pids)} nodes and {len(prepared.links)} links in {time.monotonic() - began:.2f} s"
     )
     run_dir.event("network_built", nodes=len(network.pids), links=len(prepared.links))
+    captures = Captures(prepared.capture_points, network.pids, network.links, run_dir, state.run_id)
+    undo.callback(captures.finish)
+    if settings.capture:
+        captures.start(settings.capture, settings.capture_bytes)
     _check_links(prepared, network, run_dir, console)
 
     fleet = Fleet(run_dir.logs)
@@ -253,7 +270,7 @@ def _build(
     )
     epochs.begin()
     console.print(f"ready: {time.monotonic() - began:.1f} s from start")
-    return _Site(network, links, fleet, started, plane, router_counters, epochs)
+    return _Site(network, links, fleet, started, plane, router_counters, epochs, captures)
 
 
 def _watch_links(
@@ -267,7 +284,15 @@ def _watch_links(
         if settings.replan != "never" and not reaction.cut_off:
             swaps.replan()
 
-    failures = LinkFailures(lambda: site.links.in_force(topology), epochs, site.network.reroute, reacted)
+    failures = LinkFailures(
+        # Routers that find their ways go by the delays that they were started with.
+        lambda: topology if prepared.plane.finds_ways else site.links.in_force(topology),
+        epochs,
+        site.network.reroute,
+        reacted,
+        site.plane,
+        prepared.plane.finds_ways,
+    )
     swaps = Swaps(
         Planner(state.run_id, run_dir.logs),
         epochs,
@@ -299,7 +324,7 @@ def _conclude(
     evaluated = fleet.gather(fleet.of("trainer"), "evaluated", TRAINING_TIMEOUT_S * settings.scale.time_dilation)
     used = [each for each in epochs.all.values() if any(record.epoch == each.number for record in records)]
     loads = _loads(prepared, used, records, epochs.introductions)
-    drops = site.router_counters.read(trees_moved=any(reaction.moved_trees for reaction in failures.reactions))
+    drops = site.router_counters.read(trees_moved=any(record.disturbed for record in records))
     outcome = Outcome(
         settings=settings,
         epochs=used,
@@ -314,7 +339,7 @@ def _conclude(
         reactions=failures.reactions,
         swaps=swaps.all,
         run_dir=str(run_dir.path),
-        warnings=[*warnings, *_missed(settings, records), *drop_warnings(drops)],
+        warnings=[*warnings, *_missed(settings, records), *drop_warnings(drops), *site.captures.finish()],
     )
     report_end(outcome, drops, run_dir)
     return outcome
@@ -356,10 +381,7 @@ def _loads(
     # Where hosts sum, nothing is summed at the edges by plan.
     extra = unsummed_bytes(steady, prepared.framing, hosts) if settings.aggregation == "edge" else {}
     allowed = UNPLANNED_BYTES + PROBING_BYTES * (introductions - 1)
-    if prepared.plane.name == "pim":
-        allowed += round(ROUTING_BYTES_PER_S * sum(record.completion_ns for record in steady) / 1e9)
-    readings = [(record.before, record.after) for record in steady]
-    return link_loads(planned, unicast, extra, prepared.framing, readings, allowed)
+    return link_loads(planned, unicast, extra, prepared.framing, steady, allowed)
 
 
 def _check_links(prepared: Prepared, network: EmulatedNetwork, run_dir: RunDirectory, console: Console) -> None:

@@ -1,6 +1,7 @@
 """The summary of a run, made once more from its events alone: they hold all that it was made from."""
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -76,6 +77,9 @@ def _record(event: Event) -> RoundRecord:
         completion_ns=event["completion_ns"],
         planned_ns=event["planned_ns"],
         packetisation_ns=event["packetisation_ns"],
+        training_began_ns=event["training_began_ns"],
+        ended_ns=event["ended_ns"],
+        trained=event["trained"],
         ready=event["prepared"],
         done=event["done"],
         retired=event["retired"],
@@ -87,13 +91,15 @@ def _record(event: Event) -> RoundRecord:
         lan_exchange_ns=event["lan_exchange_ns"],
         before={},
         after={},
+        routing_bytes={},
         disturbed=event["disturbed"],
         outages=[Outage(**outage) for outage in event["outages"]],
     )
 
 
 def _strain(content: Event) -> Strain:
-    figures = {name: value for name, value in content.items() if name != "trustworthy"}
+    figures: dict[str, Any] = {name: math.inf if value is None else value for name, value in content.items()}
+    del figures["trustworthy"]
     return Strain(**{**figures, "reasons": tuple(content["reasons"])})
 
 

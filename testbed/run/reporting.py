@@ -70,7 +70,7 @@ def report_round(
     """Say how a round was."""
     scale, rounds = prepared.settings.scale, prepared.settings.rounds
     expected, delivered = record.total("expected"), record.total("delivered")
-    right = "exact" if prepared.settings.number_format == "fixed" else "right but for rounding"
+    right = "exact" if prepared.settings.number_format != "f32" else "right but for rounding"
     verdict = f"sums {right}" if record.exact else "SUMS WRONG"
     verdict += ", digests equal" if record.digests_equal else ", DIGESTS DIFFER"
     if record.outages:
@@ -99,6 +99,8 @@ def report_round(
         completion_ns=record.completion_ns,
         planned_ns=record.planned_ns,
         packetisation_ns=record.packetisation_ns,
+        training_began_ns=record.training_began_ns,
+        ended_ns=record.ended_ns,
         lan_exchange_ns=record.lan_exchange_ns,
         mixing=record.mixing.tolist(),
         restarts=[asdict(restart) for restart in record.restarts],
@@ -107,6 +109,7 @@ def report_round(
         digests_equal=record.digests_equal,
         done=record.done,
         retired=record.retired_without_occupancy(),
+        trained=record.trained,
         prepared=record.ready,
         applied=record.applied,
         outages=[asdict(outage) for outage in record.outages],

@@ -15,6 +15,7 @@ from testbed.network import naming
 from testbed.run.conductor import Conductor
 from testbed.run.epochs import Epochs
 from testbed.run.outages import Outage, find_outages
+from testbed.run.pace import Pace
 from testbed.run.processes import ANSWER_TIMEOUT_S, TRAINING_TIMEOUT_S, Fleet, Process
 from testbed.run.program import Epoch
 from testbed.run.supervision import Restart
@@ -25,14 +26,19 @@ START_MARGIN_NS = 20_000_000  # from the moment all are ready to the announced s
 Counters = Mapping[tuple[str, str], DirectionCounters]
 """What each direction of each link has carried, by (sending node, receiving node)."""
 
+RoutingBytes = Mapping[tuple[str, str], int]
+"""On-wire bytes of routing protocols on core links, by (sending router, receiving router)."""
+
 
 @dataclass(frozen=True)
 class RoundRecord:
     """One round as it was: times in emulated ns; the processes' own reports by host (`done`) and island.
 
     `restarts`: processes that were started again since the round before. `exact`: in f32, within rounding. `before` and
-    `after` are the links' counters around it. `disturbed`: links failed meanwhile; `outages` tells what that did to the
-    streams.
+    `after` are the links' counters around it, `routing_bytes` what routing protocols had of each core direction.
+    `disturbed`: links failed meanwhile; `outages` tells what that did to the streams. `trained`: reports of the
+    training that goes with the round, released at `training_began_ns`: before it, or with overlap during it.
+    `ended_ns`: all islands had averaged.
     """
 
     number: int
@@ -42,6 +48,9 @@ class RoundRecord:
     completion_ns: int
     planned_ns: int
     packetisation_ns: int
+    training_began_ns: int
+    ended_ns: int
+    trained: dict[str, dict[str, Any]]
     ready: dict[str, dict[str, Any]]
     done: dict[str, dict[str, Any]]
     retired: dict[str, dict[str, Any]]
@@ -53,12 +62,18 @@ class RoundRecord:
     lan_exchange_ns: int
     before: Counters
     after: Counters
+    routing_bytes: RoutingBytes
     disturbed: bool
     outages: Sequence[Outage]
 
     @property
     def ratio(self) -> float:
         return self.completion_ns / (self.planned_ns + self.packetisation_ns)
+
+    @property
+    def steps(self) -> int:
+        """The training steps that go with the round, the same number on every island."""
+        return max((int(report["steps"]) for report in self.trained.values()), default=0)
 
     def retired_without_occupancy(self) -> dict[str, dict[str, Any]]:
         """The edges' reports but for what memory.csv holds."""
@@ -105,6 +120,9 @@ class Happened:
     epoch: Epoch
     position: int
     start_ns: int
+    training_began_ns: int
+    ended_ns: int
+    trained: Mapping[Process, control.Message]
     ready: Mapping[Process, control.Message]
     done: Mapping[Process, control.Message]
     retired: Mapping[Process, control.Message]
@@ -112,6 +130,7 @@ class Happened:
     gathering: _Gathering
     before: Counters
     after: Counters
+    routing_bytes: RoutingBytes
     disturbed: bool
 
 
@@ -120,7 +139,8 @@ class RoundHooks:
     """What else happens around rounds. `started` is told of a round's number and its start in ns, `judged` what it was.
 
     `between` is called before another round, which it is told, is prepared. `disturbed` tells of a time, from and to in
-    ns, whether links failed in it; `counters` reads the links' counters.
+    ns, whether links failed in it; `counters` reads the links' counters, and `routing_bytes` how much of that routing
+    protocols had.
     """
 
     started: Callable[[int, int], None]
@@ -128,30 +148,39 @@ class RoundHooks:
     between: Callable[[int], None]
     disturbed: Callable[[int, int], bool]
     counters: Callable[[], Counters]
+    routing_bytes: Callable[[], RoutingBytes]
 
 
 class Rounds:
     """Runs rounds one after the other, each with the epoch that is then in force."""
 
     def __init__(
-        self, fleet: Fleet, epochs: Epochs, areas: Sequence[ExchangeArea], number_format: int, hooks: RoundHooks
+        self,
+        fleet: Fleet,
+        epochs: Epochs,
+        areas: Sequence[ExchangeArea],
+        number_format: int,
+        pace: Pace,
+        hooks: RoundHooks,
     ) -> None:
         self._fleet = fleet
         self._epochs = epochs
         self._areas = areas
         self._number_format = number_format
+        self._pace = pace
         self._hooks = hooks
         time_dilation = epochs.current.scale.time_dilation
         self._training_timeout_s = TRAINING_TIMEOUT_S * time_dilation
         self._answer_timeout_s = ANSWER_TIMEOUT_S * time_dilation
         self._next_start_ns = 0
+        self._training_began_ns = 0
         self._restarts = 0
         self.records: list[RoundRecord] = []
 
     def run(self, conductor: Conductor) -> None:
         """Run rounds, and check each, until the conductor says that no other follows. Raises RunFailed."""
         number = 0
-        self._train(number)
+        self._begin(number)
         while True:
             happened = self._exchange(number)
             paused = conductor.pausing
@@ -160,22 +189,29 @@ class Rounds:
             goes_on = conductor.goes_on(number, self._fleet)
             if goes_on:
                 self._hooks.between(number + 1)
-                self._train(number + 1)
+                self._begin(number + 1)
             if not paused:
                 self._judge(happened)
             if not goes_on:
                 return
             number += 1
 
-    def _train(self, number: int) -> None:
-        epochs = self._epochs
+    def _begin(self, number: int) -> None:
+        """Have the trainers leave their contributions to a round; without overlap they train first."""
+        if not self._pace.overlap:
+            self._train(number, time.monotonic_ns())
         self._fleet.send(
             self._fleet.of("trainer"),
-            "train",
+            "contribute",
             round=number,
-            epoch=epochs.current.number,
-            phase=epochs.phase_of(number),
+            epoch=self._epochs.current.number,
+            phase=self._epochs.phase_of(number),
         )
+
+    def _train(self, number: int, begin_ns: int) -> None:
+        self._training_began_ns = begin_ns
+        work = self._pace.next_work(begin_ns, self._epochs.current)
+        self._fleet.send(self._fleet.of("trainer"), "train", round=number, **vars(work))
 
     def _exchange(self, number: int) -> Happened:
         fleet, epoch, position = self._fleet, self._epochs.current, self._epochs.phase_of(number)
@@ -184,26 +220,32 @@ class Rounds:
         ready = fleet.gather(trainers, "ready", self._training_timeout_s)
         fleet.send([*edges, *data_planes], "arm", round=number, epoch=epoch.number, phase=position)
         fleet.gather([*edges, *data_planes], "armed", self._answer_timeout_s)
-        before = self._hooks.counters()
+        before, routing_before = self._hooks.counters(), self._hooks.routing_bytes()
         start_ns = max(self._next_start_ns, time.monotonic_ns() + START_MARGIN_NS)
-        self._next_start_ns = start_ns + epoch.period_ns
+        self._next_start_ns = start_ns + self._pace.period_ns(epoch)
         give_up_ns = start_ns + phase.give_up_ns
         fleet.send(data_planes, "start", round=number, start_ns=start_ns, give_up_ns=give_up_ns)
+        if self._pace.overlap:
+            self._train(number, start_ns)
         self._hooks.started(number, start_ns)
         until_give_up_s = max(give_up_ns - time.monotonic_ns(), 0) / 1e9
         done = fleet.gather(data_planes, "done", until_give_up_s + self._answer_timeout_s)
-        after = self._hooks.counters()
+        after, routing_after = self._hooks.counters(), self._hooks.routing_bytes()
         was_disturbed = self._hooks.disturbed(start_ns, time.monotonic_ns())
         gathering = _gather_shards(fleet, number, self._answer_timeout_s)
         fleet.send(edges, "retire", round=number)
         fleet.send(trainers, "apply", round=number)
         retired = fleet.gather(edges, "retired", self._answer_timeout_s)
+        trained = fleet.gather(trainers, "trained", self._training_timeout_s)
         applied = fleet.gather(trainers, "applied", self._training_timeout_s)
         return Happened(
             number=number,
             epoch=epoch,
             position=position,
             start_ns=start_ns,
+            training_began_ns=self._training_began_ns,
+            ended_ns=time.monotonic_ns(),
+            trained=trained,
             ready=ready,
             done=done,
             retired=retired,
@@ -211,6 +253,7 @@ class Rounds:
             gathering=gathering,
             before=before,
             after=after,
+            routing_bytes={ends: count - routing_before[ends] for ends, count in routing_after.items()},
             disturbed=was_disturbed,
         )
 
@@ -230,6 +273,9 @@ class Rounds:
             completion_ns=max(message["completed_ns"] for message in done.values()) - happened.start_ns,
             planned_ns=phase.planned_ns,
             packetisation_ns=phase.packetisation_ns,
+            training_began_ns=happened.training_began_ns,
+            ended_ns=happened.ended_ns,
+            trained={process.island: message for process, message in happened.trained.items()},
             ready={process.island: message for process, message in happened.ready.items()},
             done=done,
             retired={process.island: message for process, message in happened.retired.items()},
@@ -241,6 +287,7 @@ class Rounds:
             lan_exchange_ns=happened.gathering.took_ns,
             before=happened.before,
             after=happened.after,
+            routing_bytes=happened.routing_bytes,
             disturbed=happened.disturbed,
             outages=find_outages(epoch, position, number, self._areas) if happened.disturbed else [],
             mixing=check.mixing,

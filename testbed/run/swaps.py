@@ -80,7 +80,7 @@ class Swaps:
         self._settings = settings
         self._left = left
         self._on_end = on_end
-        self._changed = threading.Condition()
+        self._changed = threading.Condition(threading.RLock())
         self._swaps: list[Swap] = []
         self._tasks: list[_Task] = []
         self._scheduled: dict[int, _Task] = {}
@@ -121,18 +121,23 @@ class Swaps:
             return self._swaps[swap.number]
 
     def replan(self) -> None:
-        """Links have changed: plan what is, or shall be, in force again for the network as it is now."""
+        """Links have changed: plan what is in force, and all that is to come, again for the network as it is now."""
         with self._changed:
-            wanted = [swap for swap in self._swaps if swap.state not in {"failed", "scheduled"}]
+            for task in self._scheduled.values():
+                self._note(task.number, state="waiting")
+            to_come, self._scheduled = list(self._scheduled.values()), {}
+            later = {task.number for task in to_come}
+            wanted = [swap for swap in self._swaps if swap.state != "failed" and swap.number not in later]
             policy, memory_gb = (
                 (wanted[-1].policy, wanted[-1].memory_gb)
                 if wanted
                 else (self._settings.policy, self._settings.memory_gb)
             )
-            waiting = [task.number for task in self._tasks]
-            if any(self._swaps[number].cause == "links" for number in waiting):
-                return  # it has not begun, and will be planned for the network as it is then
-        self.request(policy, memory_gb, "links")
+            if all(self._swaps[task.number].cause != "links" for task in self._tasks):
+                # One that has not begun will be planned for the network as it is then.
+                self.request(policy, memory_gb, "links")
+            self._tasks += to_come
+            self._changed.notify_all()
 
     @property
     def all(self) -> list[Swap]:
@@ -232,7 +237,7 @@ class Swaps:
                     return
                 self._note(task.number, state="installing")
             try:
-                self._install(task.number, task.plan)
+                self._install(task.number, task.plan, left.topology)
                 return
             except NetworkChanged:
                 continue
@@ -247,9 +252,9 @@ class Swaps:
         steps_ms = {"waiting": (began_ns - swap.asked_ns) / 1e6, "planning": (time.monotonic_ns() - began_ns) / 1e6}
         self._note(task.number, state="due", round_time_ms=task.plan.round_time_ms, steps_ms=steps_ms)
 
-    def _install(self, number: int, plan: Plan) -> None:
+    def _install(self, number: int, plan: Plan, left: Topology) -> None:
         began_ns = time.monotonic_ns()
-        self._epochs.introduce(plan)
+        self._epochs.introduce(plan, left)
         with self._changed:
             steps_ms = {**self._swaps[number].steps_ms, "installing": (time.monotonic_ns() - began_ns) / 1e6}
             self._note(number, state="ready", steps_ms=steps_ms)

@@ -60,7 +60,7 @@ class FakeEpochs:
         self.go_on = threading.Event()
         self.go_on.set()
 
-    def introduce(self, plan: Plan) -> None:
+    def introduce(self, plan: Plan, _left: Topology) -> None:
         assert self.go_on.wait(PATIENCE_S)
         self.introduced.append(plan.policy)
         if self.trouble:
@@ -222,6 +222,19 @@ def test_replanning_takes_the_policy_that_is_or_shall_be_in_force(rig: Rig) -> N
         ("impossible", 32, "command"),
         ("pairs", 8, "links"),
     ]
+
+
+def test_what_is_scheduled_is_planned_again_as_well_when_links_change(rig: Rig) -> None:
+    rig.swaps.request("pairs", cause="schedule", at_round=5, plan=plan_of("pairs"))
+    rig.left = lambda: Left(TOPOLOGY, 1)
+    rig.swaps.replan()
+    rig.wait_for(rig.swaps.show(1), "ready")
+    rig.boundary(1)
+    rig.wait_for(rig.swaps.show(0), "scheduled")
+    assert [policy for policy, _, _ in rig.planner.asked] == ["all-to-all", "pairs"]
+    for number in (2, 3, 4, 5):
+        rig.boundary(number)
+    assert rig.swaps.show(0).first_round == 5
 
 
 def test_replanning_that_has_not_begun_stands_for_later_changes(rig: Rig) -> None:
