@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
+from aggregator.wire.control import Message
 from scheduler.plan import plan_to_json
 from testbed.capture.captures import Captures
 from testbed.errors import RunFailed
@@ -31,7 +32,7 @@ from testbed.run.accounting import (
     unsummed_bytes,
 )
 from testbed.run.epochs import Epochs
-from testbed.run.failures import LinkFailures, Reaction
+from testbed.run.failures import FIND_WAYS_TIMEOUT_S, LinkFailures, Reaction
 from testbed.run.opening import OpenRun, opened
 from testbed.run.pace import Pace
 from testbed.run.planning import Planner
@@ -185,6 +186,7 @@ def _run(
             strains.append(gauge.read(record))
             run_dir.round(record, strains[-1], settings.scale)
             run_dir.memory(record, settings.scale, memory.slot_bytes)
+            run_dir.mixing(record, prepared.topology.island_ids)
             report_round(record, strains[-1], prepared, run_dir, console)
             live.learn(last=round_to_json(record))
             reactor.check()
@@ -281,7 +283,7 @@ def _watch_links(
 
     def reacted(reaction: Reaction) -> None:
         report_reaction(reaction, run_dir, console)
-        if settings.replan != "never" and not reaction.cut_off:
+        if settings.replan != "never" and not reaction.cut_off and not reaction.trouble:
             swaps.replan()
 
     failures = LinkFailures(
@@ -292,6 +294,7 @@ def _watch_links(
         reacted,
         site.plane,
         prepared.plane.finds_ways,
+        FIND_WAYS_TIMEOUT_S * settings.scale.time_dilation,
     )
     swaps = Swaps(
         Planner(state.run_id, run_dir.logs),
@@ -332,7 +335,7 @@ def _conclude(
         strains=strains,
         loads=loads,
         saving=saving(loads, prepared.topology, prepared.framing),
-        evaluations={process.island: evaluated[process] for process in fleet.of("trainer")},
+        evaluations={process.island: _measures(message) for process, message in evaluated.items()},
         memory=memory_budget(prepared.topology, settings, prepared.framing),
         links_kind=prepared.link_kind.name,
         multicast_plane=prepared.plane.name,
@@ -343,6 +346,10 @@ def _conclude(
     )
     report_end(outcome, drops, run_dir)
     return outcome
+
+
+def _measures(evaluated: Message) -> dict[str, float]:
+    return {name: value for name, value in evaluated.items() if name != "type"}
 
 
 def _schedule(prepared: Prepared, swaps: Swaps) -> list[tuple[float, Callable[[], object]]]:

@@ -23,19 +23,25 @@ from testbed.run.epochs import Epochs
 LinkPair = frozenset[str]
 """The two routers that a core link joins."""
 
+FIND_WAYS_TIMEOUT_S = 30.0
+_POLL_S = 0.005
 # Ways that trees take already are preferred to others that are as long.
 _KEPT = 1 - 1e-6
 
 
 @dataclass(frozen=True)
 class Reaction:
-    """What was done about a change of the links. `reaction_ms`: until the routers had the new trees."""
+    """What was done about a change of the links. `reaction_ms`: until the routers had the new trees.
+
+    `trouble`: why they have not got them, or nothing.
+    """
 
     at_ns: int
     down: tuple[str, ...]
     moved_trees: int
     reaction_ms: float
     cut_off: tuple[str, ...]
+    trouble: str = ""
 
 
 class LinkFailures:
@@ -49,10 +55,12 @@ class LinkFailures:
         on_reaction: Callable[[Reaction], None],
         plane: RunningPlane,
         routers_find_ways: bool,
+        patience_s: float,
     ) -> None:
         """`in_force` gives the topology with the physics that its links have now, whether up or down.
 
-        `reroute` has unicast routes avoid links; `on_reaction` is told what was done.
+        `reroute` has unicast routes avoid links; `on_reaction` is told what was done. `patience_s`: how long
+        routers may take that find ways.
         """
         self._in_force = in_force
         self._epochs = epochs
@@ -60,6 +68,7 @@ class LinkFailures:
         self._on_reaction = on_reaction
         self._plane = plane
         self._routers_find_ways = routers_find_ways
+        self._patience_s = patience_s
         self._strayed = False
         self._lock = threading.Lock()
         self._down: frozenset[LinkPair] = frozenset()
@@ -76,26 +85,41 @@ class LinkFailures:
         topology = self._in_force()
         return topology.with_links([link for link in topology.links if frozenset(link.id) not in self._down])
 
-    def links_are_down(self, down: Iterable[LinkPair]) -> None:
-        """React to exactly these core links being down. Raises MulticastError if routers do not take the new trees."""
+    def links_are_down(self, down: Iterable[LinkPair], overtaken: Callable[[], bool] = lambda: False) -> None:
+        """React to exactly these core links being down, unless that is `overtaken` by another change.
+
+        Raises MulticastError if routers do not take the new trees.
+        """
         with self._lock:
             began = time.monotonic_ns()
             before, self._down = self._down, frozenset(down)
             if self._down == before:
                 return
+            self._changes += 1
             topology = self._in_force()
             left = [link for link in topology.links if frozenset(link.id) not in self._down]
             live = self._epochs.live_and_planned()
             moves = moved_trees(live, [link.id for link in left], topology, self._routers_find_ways)
             if moves:
                 self._epochs.move(moves)
+            trouble = self._wait_until_followed(list(moves.values()), overtaken)
             reaction_ms = (time.monotonic_ns() - began) / 1e6
             names = tuple(sorted("-".join(sorted(pair)) for pair in self._down))
-            reaction = Reaction(began, names, len(moves), reaction_ms, _cut_off(topology, self._down))
+            reaction = Reaction(began, names, len(moves), reaction_ms, _cut_off(topology, self._down), trouble)
             self._reroute(self._down)
-            self._changes += 1
             self.reactions.append(reaction)
             self._on_reaction(reaction)
+
+    def _wait_until_followed(self, trees: Sequence[Tree], overtaken: Callable[[], bool]) -> str:
+        """Wait until the routers go by `trees`; returns why they do not, or nothing."""
+        deadline = time.monotonic() + self._patience_s
+        while not self._plane.are_followed(trees):
+            if overtaken():
+                return "links changed again before the routers had found their ways"
+            if time.monotonic() > deadline:
+                return f"the routers did not find the shortest ways within {self._patience_s:.0f} s"
+            time.sleep(_POLL_S)
+        return ""
 
     def disturbed(self, begin_ns: int, end_ns: int) -> bool:
         """Whether links went down or came back in this time, or carried trees that were moved.

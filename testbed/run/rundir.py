@@ -22,12 +22,13 @@ from testbed.run.settings import RunSettings, settings_to_json
 from testbed.run.strain import Strain
 from testbed.scale import Scale
 
-_ROUNDS, _MEMORY = "rounds.csv", "memory.csv"
+_ROUNDS, _MEMORY, _MIXING = "rounds.csv", "memory.csv", "mixing.csv"
 _ROUND_COLUMNS = (
     *("round", "epoch", "phase", "start_ms", "completion_ms", "planned_ms", "packetisation_ms", "ratio"),
     *("expected", "delivered", "exact", "digests_equal", "steps", "trustworthy", "reasons"),
 )
 _MEMORY_COLUMNS = ("round", "island", "ms", "slots", "memory_gb")
+_MIXING_COLUMNS = ("round", "island", "contributor", "weight")
 _REPORTED_PACKAGES = ("testbed", "numpy", "networkx", "pulp", "highspy", "pyroute2", "scikit-learn")
 
 
@@ -100,6 +101,14 @@ class RunDirectory:
                 memory_gb = scale.full_size_gb(slots * slot_bytes)
                 rows.append((record.number, island, round(ms, 3), slots, round(memory_gb, 6)))
         self._append(_MEMORY, _csv(rows))
+
+    def mixing(self, record: RoundRecord, islands: Sequence[str]) -> None:
+        """Append to mixing.csv: the weight of each contributor in what each island applied."""
+        rows: list[Sequence[Any]] = [] if (self.path / _MIXING).exists() else [_MIXING_COLUMNS]
+        for receiver, contributor in zip(*record.mixing.nonzero(), strict=True):
+            weight = float(record.mixing[receiver, contributor])
+            rows.append((record.number, islands[receiver], islands[contributor], weight))
+        self._append(_MIXING, _csv(rows))
 
     def summary(self, summary: dict[str, Any]) -> None:
         self._write_json("summary.json", summary)

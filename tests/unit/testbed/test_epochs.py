@@ -59,8 +59,9 @@ class Rig:
             self.epochs,
             lambda down: None,
             self.reacted,
-            SimpleNamespace(are_followed=lambda trees: self.followed.pop(0)),  # type: ignore[arg-type]
+            SimpleNamespace(are_followed=lambda trees: self.followed.pop(0) if self.followed else True),  # type: ignore[arg-type]
             False,
+            patience_s=0.1,
         )
         self.followed: list[bool] = []
         self.reactions: list[Reaction] = []
@@ -118,6 +119,16 @@ def test_of_a_network_that_is_cut_nothing_is_left_to_plan_for(rig: Rig) -> None:
     assert rig.reactions[0].cut_off == ("b",)
     with pytest.raises(TopologyError):
         rig.failures.left()
+
+
+def test_routers_that_find_no_ways_are_given_up(rig: Rig) -> None:
+    rig.followed = [False] * 1000
+    rig.failures.links_are_down([frozenset("ab")])
+    rig.failures.links_are_down([], overtaken=lambda: True)
+    assert [reaction.trouble[:30] for reaction in rig.reactions] == [
+        "the routers did not find the s",
+        "links changed again before the",
+    ]
 
 
 def test_a_round_is_disturbed_when_routers_have_left_the_trees_and_when_they_return(rig: Rig) -> None:
