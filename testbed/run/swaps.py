@@ -7,6 +7,7 @@ A swap that cannot be planned or made ready is given up, with the reason, and th
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from scheduler.plan import Plan
@@ -113,8 +114,8 @@ class Swaps:
             self._swaps.append(swap)
             task = _Task(swap.number, plan, 0, time_limit_s)
             if plan is not None and at_round is not None and at_round > (now or 0) + 1:
-                self._note(swap.number, state="scheduled", round_time_ms=plan.round_time_ms)
-                self._scheduled[at_round] = task
+                self._note(swap.number, round_time_ms=plan.round_time_ms)
+                self._keep(task, at_round)
             else:
                 self._tasks.append(task)
             self._changed.notify_all()
@@ -163,7 +164,7 @@ class Swaps:
     def switch(self, next_round: int, fleet: Fleet) -> None:
         """Between two rounds: have what is ready take over. Raises RunFailed or MulticastError.
 
-        Waits for what shall take over at this very round and is being installed; never for planning.
+        Waits for what shall take over at this very round and is being installed; never for planning, nor for a second.
         """
         while self._is_awaited(next_round):
             fleet.wait(_LOOK_S)
@@ -181,7 +182,7 @@ class Swaps:
 
     def _is_awaited(self, next_round: int) -> bool:
         with self._changed:
-            if not self._thread.is_alive() or any(swap.state == "planning" for swap in self._swaps):
+            if not self._thread.is_alive() or any(swap.state in {"planning", "ready"} for swap in self._swaps):
                 return False
             return any(
                 swap.at_round is not None and swap.at_round <= next_round and swap.state in {"due", "installing"}
@@ -196,12 +197,22 @@ class Swaps:
         self._planner.give_up()
         self._thread.join()
 
+    def _keep(self, task: _Task, at_round: int) -> None:
+        """Keep what is planned until the round before its own has started."""
+        before = self._scheduled.get(at_round)
+        if before is not None:
+            self._note(before.number, state="failed", error=f"another was asked for at round {at_round + 1}")
+            self._on_end(self._swaps[before.number])
+        self._scheduled[at_round] = task
+        self._note(task.number, state="scheduled")
+
     def _note(self, number: int, **changes: object) -> None:
         self._swaps[number] = replace(self._swaps[number], **changes)  # type: ignore[arg-type]
 
     def _work(self) -> None:
         try:
-            self._planner.start()
+            with suppress(OSError):  # it will be tried again, and told, when something is to be planned
+                self._planner.start()
             while (task := self._next()) is not None:
                 try:
                     self._do(task)
@@ -232,8 +243,7 @@ class Swaps:
             with self._changed:
                 at_round = self._swaps[task.number].at_round
                 if at_round is not None and at_round > (self._round or 0) + 1:
-                    self._note(task.number, state="scheduled")
-                    self._scheduled[at_round] = task
+                    self._keep(task, at_round)
                     return
                 self._note(task.number, state="installing")
             try:

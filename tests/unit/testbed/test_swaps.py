@@ -162,6 +162,24 @@ def test_the_schedule_is_planned_already_and_exact(rig: Rig) -> None:
     assert rig.planner.asked == []
 
 
+def test_of_two_for_one_round_the_later_is_kept(rig: Rig) -> None:
+    swaps = [rig.swaps.request(policy, at_round=3) for policy in ("pairs", "regional")]
+    rig.wait_for(swaps[1], "scheduled")
+    assert rig.wait_for(swaps[0], "failed").error == "another was asked for at round 4"
+    assert [swap.number for swap in rig.over] == [0]
+
+
+def test_a_boundary_waits_for_one_swap_only(rig: Rig) -> None:
+    rig.swaps.request("regional", cause="schedule", at_round=2, plan=plan_of("regional"))
+    rig.boundary(1)
+    rig.wait_for(rig.swaps.show(0), "ready")
+    late = rig.swaps.request("pairs", at_round=2)
+    rig.boundary(2)
+    rig.wait_for(late, "ready")
+    rig.boundary(3)
+    assert [swap.first_round for swap in rig.swaps.all] == [2, 3]
+
+
 def test_swaps_take_over_in_the_order_of_asking(rig: Rig) -> None:
     swaps = [rig.swaps.request(policy) for policy in ("pairs", "regional")]
     rig.wait_for(swaps[0], "ready")
