@@ -16,6 +16,7 @@ from agents.lanes import WORD_BITS
 from agents.workloads.interface import Setting, Workload
 from aggregator.wire.tag import KEY_BYTES
 from scheduler.topology import Topology
+from testbed.errors import RunFailed
 from testbed.network import naming
 from testbed.network.emulated import EmulatedNetwork
 from testbed.run.frames import Framing
@@ -115,11 +116,12 @@ def announce_epoch(fleet: Fleet, start_up: StartUp, epoch: Epoch) -> None:
     tensors = start_up.workload.tensors(_workload_setting(start_up))
     bits = WORD_BITS // NUMBER_FORMATS[start_up.settings.number_format].lanes
     exponents = scale_exponents([tensor.range for tensor in tensors], largest, bits)
-    for role in _MODULES:
-        messages = {process: _epoch_message(epoch, process, exponents) for process in fleet.of(role)}
-        fleet.send_each(messages, "epoch")
     everyone = [process for role in _MODULES for process in fleet.of(role)]
-    fleet.gather(everyone, "epoch_ready", ANSWER_TIMEOUT_S * start_up.settings.scale.time_dilation)
+    messages = {process: _epoch_message(epoch, process, exponents) for process in everyone}
+    answers = fleet.ask(messages, "epoch", "epoch_ready", ANSWER_TIMEOUT_S * start_up.settings.scale.time_dilation)
+    for process, answer in answers.items():
+        if answer.get("refused"):
+            raise RunFailed(f"{process.name} cannot take part in epoch {epoch.number}: {answer['refused']}")
 
 
 def _workload_setting(start_up: StartUp) -> Setting:
