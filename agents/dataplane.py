@@ -57,10 +57,10 @@ class _Phase:
 class _Line:
     """A way out of the host: a socket bound to one source address, and the thread that sends on it."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, line_rate_bps: float) -> None:
         """Raises OSError."""
         self.socket = open_sender(address)
-        self.pacer = Pacer(self.socket.fileno(), PACER_PRIORITY)
+        self.pacer = Pacer(self.socket.fileno(), PACER_PRIORITY, line_rate_bps)
 
     def close(self) -> None:
         self.pacer.close()
@@ -100,8 +100,12 @@ class DataPlane:
         lan: Lan,
         number_format: int,
         key: bytes | None,
+        line_rate_bps: float,
     ) -> None:
-        """`shards` are all of the island's, `own` is this host's number among them. Raises OSError without sockets."""
+        """`shards` are all of the island's, `own` is this host's number among them. Raises OSError without sockets.
+
+        `line_rate_bps` is this host's share of the access link.
+        """
         self._channel = channel
         self._shard = shard = shards[own]
         self._frames = [frame_sizes(each) for each in shards]
@@ -110,6 +114,7 @@ class DataPlane:
         self._area = area
         self._number_format = number_format
         self._key = key
+        self._line_rate_bps = line_rate_bps
         self._packets = RoundPackets(shard, number_format, key)
         self._receiver = open_receiver(address)
         self._poll = select.poll()
@@ -132,7 +137,7 @@ class DataPlane:
         self._lan.close()
 
     def _add_line(self, address: str) -> None:
-        line = self._lines[address] = _Line(address)
+        line = self._lines[address] = _Line(address, self._line_rate_bps)
         self._poll.register(line.pacer.done_fd, select.POLLIN)
 
     def serve(self) -> None:
@@ -358,7 +363,8 @@ def _set_up(channel: Channel, message: Message) -> DataPlane:
     own: int = message["shard"]
     lan = Lan(message["job"], own, message["host_addresses"])
     key = parse_key(message["tag_key"])
-    return DataPlane(channel, shards, own, message["address"], area, lan, message["number_format"], key)
+    line_rate_bps = message["line_rate_bps"] * shard_values[own] / sum(shard_values)
+    return DataPlane(channel, shards, own, message["address"], area, lan, message["number_format"], key, line_rate_bps)
 
 
 def _serve(channel: Channel) -> None:

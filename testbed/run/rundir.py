@@ -21,7 +21,7 @@ from testbed.scale import Scale
 
 _ROUND_COLUMNS = (
     *("round", "epoch", "phase", "start_ms", "completion_ms", "planned_ms", "packetisation_ms", "ratio"),
-    *("expected", "delivered", "exact", "digests_equal", "trustworthy", "reasons"),
+    *("expected", "delivered", "exact", "digests_equal", "steps", "trustworthy", "reasons"),
 )
 _REPORTED_PACKAGES = ("testbed", "numpy", "networkx", "pulp", "highspy", "pyroute2", "scikit-learn")
 
@@ -55,7 +55,7 @@ class RunDirectory:
             "kernel": platform.release(),
             "cpu": _cpu_model(),
             "cpus": os.cpu_count(),
-            "clock": _clock_offset(),
+            "clock": clock_offset(),
             "topology": topology,
             "plan": plan,
         }
@@ -80,6 +80,7 @@ class RunDirectory:
                         record.total("delivered"),
                         record.exact,
                         record.digests_equal,
+                        record.steps,
                         strain.trustworthy,
                         "; ".join(strain.reasons),
                     ]
@@ -149,7 +150,7 @@ def _cpu_model() -> str:
     return match.group(1) if match else platform.machine()
 
 
-def _clock_offset() -> dict[str, int]:
+def clock_offset() -> dict[str, int]:
     """Wall clock and monotonic clock, read together."""
     before = time.monotonic_ns()
     wall = time.time_ns()

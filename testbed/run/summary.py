@@ -127,6 +127,7 @@ def summarise(outcome: Outcome) -> dict[str, Any]:
         },
         "memory": _memory(outcome),
         "number_format": outcome.settings.number_format,
+        "training": _training(outcome),
         "values": {
             name: sum(int(report[name]) for record in records for report in record.ready.values())
             for name in ("saturated", "non_finite", "denormal")
@@ -236,6 +237,28 @@ def _memory(outcome: Outcome) -> dict[str, Any]:
     }
 
 
+def _training(outcome: Outcome) -> dict[str, Any]:
+    """Steps, and the share of the time in which the emulated accelerators computed; null if steps take no set time."""
+    settings, scale, records = outcome.settings.training, outcome.settings.scale, outcome.records
+    steps = sum(record.steps for record in records)
+    elapsed_ms = scale.undilated_ms(records[-1].ended_ns - records[0].training_began_ns)
+    compute_ms = [
+        scale.undilated_ms(report["compute_ns"]) / report["steps"]
+        for record in records
+        for report in record.trained.values()
+        if report["steps"]
+    ]
+    return {
+        "overlap": int(settings.overlap),
+        "step_ms": settings.step_ms,
+        "steps": steps,
+        "elapsed_ms": elapsed_ms,
+        "steps_per_s": steps / elapsed_ms * 1e3,
+        "busy_fraction": steps * settings.step_ms / elapsed_ms if settings.step_ms else None,
+        "compute_ms": {"median": statistics.median(compute_ms), "max": max(compute_ms)} if compute_ms else None,
+    }
+
+
 def _untrusted(outcome: Outcome) -> list[dict[str, Any]]:
     return [
         {"round": record.number, "reasons": list(strain.reasons)}
@@ -331,6 +354,9 @@ def print_table(console: Console, summary: Mapping[str, Any]) -> None:
         _number(predicted["mean_divergence_lifetime_rounds"], 3),
         _number(measured["mean_divergence_lifetime_rounds"], 3),
     )
+    training = summary["training"]
+    if training["busy_fraction"] is not None:
+        table.add_row("share of the time that islands trained", "", f"{training['busy_fraction']:.0%}")
     memory = summary["memory"]
     table.add_row(
         "aggregator memory, GB",
