@@ -15,7 +15,7 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -35,13 +35,14 @@ Cliques = Sequence[Sequence[int]]
 
 @dataclass(frozen=True)
 class Outcome:
-    """`digests[round][island]` of the mean, `parameters_digests` after it; `evaluations[island]` after the last round;
-    counts of all islands and rounds.
+    """`digests[round][island]` of the mean, `parameters_digests` after it; `evaluations[island]` after the last round,
+    and by the number of rounds done in `curve`; counts of all islands and rounds.
     """
 
     digests: list[list[str]]
     parameters_digests: list[list[str]]
     evaluations: list[Mapping[str, float]]
+    curve: dict[int, list[Mapping[str, float]]]
     saturated: int
     non_finite: int
 
@@ -76,12 +77,12 @@ def train_reference(
     values_per_chunk: int,
     pace: Pace = Pace(),
     exchange: ExchangeSettings = PLAIN,
-    on_round: Callable[[int, Sequence[IslandExchange]], None] = lambda _round, _islands: None,
+    evaluate_every: int = 0,
 ) -> Outcome:
     """Train for `rounds` rounds; round k exchanges in the cliques of schedule[k mod its length].
 
-    `workload.prepare(setting)` must have been called. `on_round` is told when a round is over. Raises ValueError for an
-    empty schedule, or one that does not fit.
+    `workload.prepare(setting)` must have been called. `evaluate_every`: also measure after each so many rounds, and at
+    the start. Raises ValueError for an empty schedule, or one that does not fit.
     """
     if not schedule:
         raise ValueError("the schedule has no rounds")
@@ -105,6 +106,7 @@ def train_reference(
         islands.append(island)
 
     digests, parameters_digests, saturated, non_finite, first_step = [], [], 0, 0, 0
+    curve = {0: _evaluate(islands)} if evaluate_every else {}
     for round_number in range(rounds):
         steps = range(first_step, first_step + pace.steps[round_number % len(pace.steps)])
         first_step = steps.stop
@@ -124,9 +126,13 @@ def train_reference(
         applied = [island.apply(round_number) for island in islands]
         digests.append([each.digest for each in applied])
         parameters_digests.append([each.parameters_digest for each in applied])
-        on_round(round_number, islands)
-    evaluations = [island.trainer.evaluate() for island in islands]
-    return Outcome(digests, parameters_digests, evaluations, saturated, non_finite)
+        if evaluate_every and (round_number + 1) % evaluate_every == 0:
+            curve[round_number + 1] = _evaluate(islands)
+    return Outcome(digests, parameters_digests, _evaluate(islands), curve, saturated, non_finite)
+
+
+def _evaluate(islands: Sequence[IslandExchange]) -> list[Mapping[str, float]]:
+    return [island.trainer.evaluate() for island in islands]
 
 
 def _train(islands: Sequence[IslandExchange], steps: Iterable[int]) -> None:
@@ -158,6 +164,7 @@ def main() -> int:
     parser.add_argument("--schedule", required=True, metavar="JSON", help="rounds of cliques of island ids")
     parser.add_argument("--steps", default="[1]", metavar="JSON", help="steps that go with each round")
     parser.add_argument("--overlap", type=int, choices=(0, 1), default=0, help="1: train while a round is under way")
+    parser.add_argument("--evaluate-every", type=int, default=0, metavar="N", help="also measure after each N rounds")
     parser.add_argument("--lanes", type=int, choices=(1, 2, 4), default=1, help="values in each word")
     parser.add_argument("--outer-learning-rate", type=float, default=1.0)
     parser.add_argument("--outer-momentum", type=float, default=0.0)
@@ -181,6 +188,7 @@ def main() -> int:
                 arguments.values_per_chunk,
                 Pace(json.loads(arguments.steps), bool(arguments.overlap)),
                 ExchangeSettings(lanes=arguments.lanes, outer=outer),
+                arguments.evaluate_every,
             )
     except (ValueError, OSError) as error:
         print(f"reference: {error}", file=sys.stderr)

@@ -112,7 +112,11 @@ class DigitsTrainer:
 
     def evaluate(self) -> Mapping[str, float]:
         outputs = self._forward(self._test_pictures)[-1]
-        return {"accuracy": float(np.mean(outputs.argmax(axis=1) == self._test_labels))}
+        relative = outputs - outputs.max(axis=1, keepdims=True)
+        of_label = relative[np.arange(len(outputs)), self._test_labels]
+        losses = np.log(np.exp(relative).sum(axis=1)) - of_label
+        accuracy = np.mean(outputs.argmax(axis=1) == self._test_labels)
+        return {"accuracy": float(accuracy), "loss": float(losses.mean())}
 
     def _forward(self, pictures: Floats) -> list[Floats]:
         """What goes into each layer, and what comes out of the last."""

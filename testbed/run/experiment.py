@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
+from aggregator.wire.control import Message
 from scheduler.plan import plan_to_json
 from testbed.capture.captures import Captures
 from testbed.errors import RunFailed
@@ -28,7 +29,7 @@ from testbed.run.accounting import (
     unsummed_bytes,
 )
 from testbed.run.epochs import Epochs
-from testbed.run.failures import LinkFailures
+from testbed.run.failures import FIND_WAYS_TIMEOUT_S, LinkFailures
 from testbed.run.pace import Pace
 from testbed.run.preparing import Prepared, prepare
 from testbed.run.processes import TRAINING_TIMEOUT_S, Fleet
@@ -155,6 +156,7 @@ def _run(
             lambda reaction: report_reaction(reaction, run_dir, console),
             plane,
             prepared.plane.finds_ways,
+            FIND_WAYS_TIMEOUT_S * settings.scale.time_dilation,
         )
         reactor = Reactor(failures.links_are_down)
         undo.callback(reactor.close)
@@ -197,6 +199,7 @@ def _run(
         loads = _loads(prepared, used, records)
         drops = router_counters.read(trees_moved=any(record.disturbed for record in records))
         run_dir.rounds(records, strains, settings.scale)
+        run_dir.mixing(records, topology.island_ids)
         memory = memory_budget(topology, settings, prepared.framing)
         run_dir.memory(records, settings.scale, memory.slot_bytes)
         run_dir.event("finished", rounds=len(records), drops={router: asdict(each) for router, each in drops.items()})
@@ -210,7 +213,7 @@ def _run(
                 strains=strains,
                 loads=loads,
                 saving=saving(loads, topology, prepared.framing),
-                evaluations={process.island: evaluated[process] for process in fleet.of("trainer")},
+                evaluations={process.island: _measures(message) for process, message in evaluated.items()},
                 memory=memory,
                 links_kind=prepared.link_kind.name,
                 multicast_plane=prepared.plane.name,
@@ -219,6 +222,10 @@ def _run(
                 warnings=[*warnings, *drop_warnings(drops), *capture_warnings],
             )
         )
+
+
+def _measures(evaluated: Message) -> dict[str, float]:
+    return {name: value for name, value in evaluated.items() if name != "type"}
 
 
 def _loads(prepared: Prepared, epochs: Sequence[Epoch], records: Sequence[RoundRecord]) -> list[LinkLoad]:

@@ -98,6 +98,16 @@ class RunDirectory:
                         memory_gb = scale.full_size_gb(slots * slot_bytes)
                         table.writerow((record.number, island, round(ms, 3), slots, round(memory_gb, 6)))
 
+    def mixing(self, records: Sequence[RoundRecord], islands: Sequence[str]) -> None:
+        """Write mixing.csv: the weight of each contributor in what each island applied, round by round."""
+        with (self.path / "mixing.csv").open("w", encoding="utf-8", newline="") as file:
+            table = csv.writer(file)
+            table.writerow(("round", "island", "contributor", "weight"))
+            for record in records:
+                for receiver, contributor in zip(*record.mixing.nonzero(), strict=True):
+                    weight = float(record.mixing[receiver, contributor])
+                    table.writerow((record.number, islands[receiver], islands[contributor], weight))
+
     def summary(self, summary: dict[str, Any]) -> None:
         self._write_json("summary.json", summary)
 

@@ -18,8 +18,7 @@ from agents.workloads.characters import CONTEXT, Characters
 from agents.workloads.characters import _text as characters_text
 from agents.workloads.interface import Setting
 from agents.workloads.pytorch import TorchWorkload, flatten, torch
-
-DOCUMENTED = Path(__file__).parents[3] / "docs" / "workloads.md"
+from tests.documentation import python_block
 
 
 class Line(TorchWorkload):
@@ -117,15 +116,8 @@ def test_a_file_is_loaded_and_what_is_wrong_with_it_said(tmp_path: Path) -> None
             load_workload(name)
 
 
-def documented_example() -> str:
-    """The module that the page shows, as it stands there."""
-    page = DOCUMENTED.read_text(encoding="utf-8")
-    begin = page.index("```python\n") + len("```python\n")
-    return page[begin : page.index("```", begin)]
-
-
 def test_the_documented_module_trains_two_islands_as_the_page_says(tmp_path: Path) -> None:
-    (tmp_path / "waves.py").write_text(documented_example(), encoding="utf-8")
+    (tmp_path / "waves.py").write_text(python_block("workloads.md"), encoding="utf-8")
     command = [sys.executable, "-m", "agents.reference", "--workload", f"{tmp_path}/waves.py:Waves", "--islands", "2"]
     command += ["--seed", "1", "--rounds", "200", "--values", "1000", "--values-per-chunk", "100"]
     done = subprocess.run(
