@@ -59,7 +59,7 @@ class Receiver(Protocol):
         ...
 
     def receive(self) -> tuple[int, bool]:
-        """Take up to a batch of datagrams; how many contributions are among them, and whether the socket is empty now."""
+        """Take a batch of datagrams at most; how many contributions are in it, and whether the socket is empty now."""
         ...
 
     def datagram(self, row: int) -> memoryview:
