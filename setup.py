@@ -45,6 +45,13 @@ setup(
             extra_compile_args=[*WARNINGS, "-D_GNU_SOURCE"],
             libraries=["pthread", "m"],
         ),
+        Program(
+            "testbed.capture.recorder.recorder",
+            sources=sorted(str(path) for path in Path("testbed/capture/recorder").glob("*.c")),
+            depends=sorted(str(path) for path in Path("testbed/capture/recorder").glob("*.h")),
+            extra_compile_args=[*WARNINGS, "-D_GNU_SOURCE"],
+            libraries=["pthread"],
+        ),
         # These two are no Python modules but shared libraries, which ctypes loads.
         Extension(
             "aggregator.engines._native",

@@ -8,8 +8,6 @@ step by step, and answers `done` with the times of every step. Gloo reduces by a
 
 import os
 import time
-import traceback
-from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -19,7 +17,7 @@ from agents.pinned import ensure_pinned
 from agents.workloads import load_workload
 from agents.workloads.interface import Setting, Trainer
 from agents.workloads.pytorch import torch
-from aggregator.wire.control import Channel, Message, inherited
+from aggregator.wire.control import Channel, Message, process_main
 
 _TIMEOUT = timedelta(seconds=60)
 
@@ -84,17 +82,7 @@ def _serve(channel: Channel) -> None:
 
 def main() -> int:
     ensure_pinned()
-    channel = inherited("An island's process of the ring all-reduce baseline, started by a run.")
-    try:
-        _serve(channel)
-    except Exception as error:
-        traceback.print_exc()
-        with suppress(OSError):
-            channel.send("error", message=f"ring: {error}")
-        return 1
-    finally:
-        channel.close()
-    return 0
+    return process_main("ring", "An island's process of the ring all-reduce baseline, started by a run.", _serve)
 
 
 if __name__ == "__main__":

@@ -9,9 +9,7 @@ Run control is docs/run-control.md. It runs at the lowest ordinary priority: it 
 
 import os
 import time
-import traceback
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +18,7 @@ from agents.exchange_area import map_exchange_area
 from agents.pinned import ensure_pinned
 from agents.workloads import load_workload
 from agents.workloads.interface import Setting
-from aggregator.wire.control import Channel, Message, inherited
+from aggregator.wire.control import Channel, Message, process_main
 
 
 @dataclass(frozen=True)
@@ -109,18 +107,8 @@ def lower_priority() -> None:
 def main() -> int:
     ensure_pinned()
     lower_priority()
-    channel = inherited("The trainer process of an island, started by a run.")
-    try:
-        TrainerProcess(channel).serve()
-    except Exception as error:
-        # A workload from outside may raise anything: the run gets one line, the log the rest.
-        traceback.print_exc()
-        with suppress(OSError):
-            channel.send("error", message=f"trainer: {error}")
-        return 1
-    finally:
-        channel.close()
-    return 0
+    description = "The trainer process of an island, started by a run."
+    return process_main("trainer", description, lambda channel: TrainerProcess(channel).serve())
 
 
 if __name__ == "__main__":

@@ -8,34 +8,45 @@ import select
 import time
 from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
+
 from aggregator.engine import EngineError
 from aggregator.engines.library_engine import LibraryEngine
-from aggregator.native_loop import NativeLoop, Turn
+from aggregator.native_loop import ROUNDS, NativeLoop, Turn
 from aggregator.receiver import NativeReceiver
 
 if TYPE_CHECKING:
     from aggregator.edge import Edge
 
+_NO_ROUNDS = range(0)
 _IDLE_MS = 1000.0
 _REST_MS = 2.0
 
 
-def serve_until_readable(edge: "Edge", fd: int) -> None:
-    """Receive, sum and send until something waits at `fd`. Raises OSError."""
+def serve_until_readable(edge: "Edge", fd: int, awaited: range = _NO_ROUNDS) -> int | None:
+    """Receive, sum and send until something waits at `fd`. Raises OSError.
+
+    A contribution of an awaited round, modulo 2^32, ends it too; then the newest of those that have come is returned.
+    """
     engine, receiver = edge.service.engine, edge.receiver
     if isinstance(engine, LibraryEngine) and isinstance(receiver, NativeReceiver) and not edge.service.failing:
         loop = NativeLoop(receiver, engine, edge.results, edge.out, edge.occupancy, int(_REST_MS * 1e6))
-        if _served_in_c(edge, loop, fd):
-            return
-    _serve_in_python(edge, fd)
+        turn = _serve_in_c(edge, loop, fd, awaited)
+        if turn != Turn.ENGINE_FAILED:
+            return loop.newest_round() if turn == Turn.ROUND else None
+    return _serve_in_python(edge, fd, awaited)
 
 
-def _served_in_c(edge: "Edge", loop: NativeLoop, fd: int) -> bool:
-    """False if the engine has failed before anything waited at `fd`."""
+def _serve_in_c(edge: "Edge", loop: NativeLoop, fd: int, awaited: range) -> Turn:
+    """Why it ended: `CONTROL`, `ROUND` or `ENGINE_FAILED`."""
     while True:
-        match loop.run(fd):
+        match turn := loop.run(fd, awaited):
             case Turn.CONTROL:
-                return True
+                return turn
+            case Turn.ROUND:
+                edge.note_probes()
+                return turn
             case Turn.PROBES:
                 edge.note_probes()
             case Turn.OCCUPANCY:
@@ -44,10 +55,10 @@ def _served_in_c(edge: "Edge", loop: NativeLoop, fd: int) -> bool:
                 edge.note_probes()
                 error = EngineError("took a part of a batch although no results were waiting")
                 edge.service.fall_back(error, loop.held(), time.monotonic_ns())
-                return False
+                return turn
 
 
-def _serve_in_python(edge: "Edge", fd: int) -> None:
+def _serve_in_python(edge: "Edge", fd: int, awaited: range) -> int | None:
     resting, watching = select.poll(), select.poll()
     for poller in (resting, watching):
         poller.register(fd, select.POLLIN)
@@ -60,8 +71,17 @@ def _serve_in_python(edge: "Edge", fd: int) -> None:
         else:
             ready = watching.poll(wait_ms)
         rest_ms = 0.0
-        if any(found != fd for found, _ in ready) and edge.receive():
-            rest_ms = _REST_MS
+        newest = None
+        if any(found != fd for found, _ in ready):
+            count, emptied = edge.receive()
+            rest_ms = _REST_MS if emptied else 0.0
+            newest = _newest(edge.receiver.headers.round[:count], awaited)
         edge.serve(time.monotonic_ns())
-        if any(found == fd for found, _ in ready):
-            return
+        if newest is not None or any(found == fd for found, _ in ready):
+            return newest
+
+
+def _newest(rounds: NDArray[np.uint32], awaited: range) -> int | None:
+    ahead = (rounds.astype(np.int64) - awaited.start) % ROUNDS
+    ahead = ahead[ahead < len(awaited)]
+    return (awaited.start + int(ahead.max())) % ROUNDS if len(ahead) else None

@@ -18,6 +18,8 @@ _POINTERS = ("shape", "rows", "stride", "in", "sizes", "probes", "probe_count", 
 _OUT_POINTERS = ("results", "out", "occupancy")
 _ENGINE_POINTERS = ("engine", "submit", "poll", "next_deadline_ns", "take_high_water")
 
+ROUNDS = 1 << 32  # round numbers wrap
+
 
 class Turn(IntEnum):
     """Why the loop came back."""
@@ -26,6 +28,7 @@ class Turn(IntEnum):
     PROBES = 2
     ENGINE_FAILED = 3
     OCCUPANCY = 4
+    ROUND = 5
 
 
 class _Edge(ctypes.Structure):
@@ -36,6 +39,9 @@ class _Edge(ctypes.Structure):
         ("control_fd", ctypes.c_int32),
         ("resting", ctypes.c_uint32),
         ("held", ctypes.c_uint32),
+        ("awaited_round", ctypes.c_uint32),
+        ("awaited_rounds", ctypes.c_uint32),
+        ("newest_round", ctypes.c_uint32),
     )
 
 
@@ -65,13 +71,20 @@ class NativeLoop:
             receive_fd=receiver.fileno(),
         )
 
-    def run(self, control_fd: int) -> Turn:
+    def run(self, control_fd: int, awaited: range) -> Turn:
         """Serve until there is something to do that only Python can. Raises OSError."""
         self._edge.control_fd = control_fd
+        self._edge.awaited_round = awaited.start % ROUNDS
+        self._edge.awaited_rounds = len(awaited)
         turn: int = self._run(ctypes.addressof(self._edge))
         if turn < 0:
             raise OSError(-turn, os.strerror(-turn))
         return Turn(turn)
+
+    def newest_round(self) -> int:
+        """After `Turn.ROUND`: the newest round of which a contribution has come."""
+        newest: int = self._edge.newest_round
+        return newest
 
     def held(self) -> int:
         """How many contributions lie in the receiver's first rows that the engine did not take whole."""

@@ -1,8 +1,8 @@
 """An edge without a run: rounds are admitted as they come, in a window that follows the newest one.
 
-Run control announces rounds one by one. Without it, the `WINDOW` rounds from the first one on are admitted; whenever
-contributions of a later one than before have come, those further back than `KEPT` are dropped and as many new ones
-admitted. So a source cannot open more rounds than that, and a packet of none of them is refused.
+Run control announces rounds one by one. Without it, the `WINDOW` rounds from the first one on are admitted; as soon as
+one comes that is further ahead than `KEPT`, the oldest are dropped and as many new ones admitted. So a source cannot
+open more rounds than that, and a packet of none of them is refused.
 """
 
 import signal
@@ -10,19 +10,16 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any, Self
-
-import numpy as np
 
 from aggregator.edge import Edge, EdgeSetup
 from aggregator.edge_loop import serve_until_readable
+from aggregator.native_loop import ROUNDS
 
 WINDOW = 32
 KEPT = 8
-TICK_S = 0.05
-_ROUNDS = 1 << 32
 _EPOCH = 0
+_STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
 
 
 class Standalone:
@@ -37,25 +34,23 @@ class Standalone:
         self._refused: Counter[str] = Counter()
         self._high_water = 0
         for ahead in range(WINDOW):
-            self.edge.arm((first_round + ahead) % _ROUNDS, _EPOCH, 0)
+            self.edge.arm((first_round + ahead) % ROUNDS, _EPOCH, 0)
 
     def serve(self, seconds: float | None) -> None:
-        """Serve until SIGINT or SIGTERM, or for so many seconds. Call it from the main thread."""
-        began = time.monotonic()
-        with _Wakeups() as wakeups:
-            while not wakeups.stopped and (seconds is None or time.monotonic() - began < seconds):
-                serve_until_readable(self.edge, wakeups.fileno())
-                wakeups.take()
-                self._follow()
+        """Serve until SIGINT or SIGTERM, or for so many seconds, more than 0. Call it from the main thread."""
+        with _Stop(seconds) as stop:
+            while not stop.wanted:
+                ahead = range(self._oldest + KEPT + 1, self._oldest + WINDOW)
+                newest = serve_until_readable(self.edge, stop.fileno(), ahead)
+                if newest is not None:
+                    self._follow(newest)
 
-    def _follow(self) -> None:
-        """Move the window after the newest round of the batch that came last."""
-        seen = (self.edge.receiver.headers.round.astype(np.int64) - self._oldest) % _ROUNDS
-        newest = int(seen[seen < WINDOW].max(initial=0))
-        for _ in range(newest - KEPT):
+    def _follow(self, newest: int) -> None:
+        """Move the window so that `KEPT` rounds before the newest one stay in it."""
+        for _ in range((newest - KEPT - self._oldest) % ROUNDS):
             self._add(self.edge.retire(self._oldest))
-            self.edge.arm((self._oldest + WINDOW) % _ROUNDS, _EPOCH, 0)
-            self._oldest = (self._oldest + 1) % _ROUNDS
+            self.edge.arm((self._oldest + WINDOW) % ROUNDS, _EPOCH, 0)
+            self._oldest = (self._oldest + 1) % ROUNDS
 
     def close(self) -> dict[str, Any]:
         """Send what is there, end all rounds and close; returns the counts of everything."""
@@ -63,7 +58,7 @@ class Standalone:
         self.edge.service.engine.flush(now_ns)
         self.edge.serve(now_ns)
         for ahead in range(WINDOW):
-            self._add(self.edge.retire((self._oldest + ahead) % _ROUNDS))
+            self._add(self.edge.retire((self._oldest + ahead) % ROUNDS))
         self.edge.close()
         failure = self.edge.service.failure
         return {
@@ -80,21 +75,21 @@ class Standalone:
             self._totals[name] += report[name]
 
 
-class _Wakeups:
-    """A descriptor that is readable after each tick and after each request to stop."""
+class _Stop:
+    """A descriptor that is readable from SIGINT, SIGTERM or the end of the time on."""
 
-    def __init__(self) -> None:
-        self.stopped = False
+    def __init__(self, seconds: float | None) -> None:
+        self.wanted = False
+        self._seconds = seconds
         self._ours, self._theirs = socket.socketpair()
-        self._ours.setblocking(False)
         self._theirs.setblocking(False)
 
     def __enter__(self) -> Self:
         # The kernel interrupts the loop, in C or in Python, and the interpreter then writes to the descriptor.
-        self._before = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)}
-        self._before[signal.SIGALRM] = signal.signal(signal.SIGALRM, lambda *_: None)
+        self._before = {number: signal.signal(number, self._note) for number in _STOPPING}
         signal.set_wakeup_fd(self._theirs.fileno(), warn_on_full_buffer=False)
-        signal.setitimer(signal.ITIMER_REAL, TICK_S, TICK_S)
+        if self._seconds is not None:
+            signal.setitimer(signal.ITIMER_REAL, self._seconds)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -105,13 +100,8 @@ class _Wakeups:
         self._ours.close()
         self._theirs.close()
 
-    def _stop(self, *_: object) -> None:
-        self.stopped = True
+    def _note(self, *_: object) -> None:
+        self.wanted = True
 
     def fileno(self) -> int:
         return self._ours.fileno()
-
-    def take(self) -> None:
-        """Make the descriptor unreadable until the next wake-up."""
-        with suppress(BlockingIOError):
-            self._ours.recv(4096)

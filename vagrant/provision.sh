@@ -79,6 +79,7 @@ wanted=$(cd "$project" && {
 })
 built() {
     [ -x "$project/testbed/links/delayline/delayline" ] &&
+        [ -x "$project/testbed/capture/recorder/recorder" ] &&
         compgen -G "$project/agents/_pacer*.so" >/dev/null &&
         compgen -G "$project/aggregator/_receive*.so" >/dev/null
 }

@@ -171,6 +171,20 @@ static void note_occupancy(struct tb_occupancy *record, uint64_t high_water, int
     record->next_ns = now_ns + record->interval_ns;
 }
 
+/* Whether the batch has contributions of awaited rounds; notes the newest of these rounds. */
+static bool awaited_has_come(struct tb_edge *edge, size_t batch) {
+    uint32_t furthest = 0;
+    bool come = false;
+    for (size_t i = 0; i < batch; i++) {
+        uint32_t ahead = edge->in->round[i] - edge->awaited_round;
+        if (ahead >= edge->awaited_rounds) continue;
+        if (ahead > furthest) furthest = ahead;
+        come = true;
+    }
+    edge->newest_round = edge->awaited_round + furthest;
+    return come;
+}
+
 /* Take a batch from the socket and submit it. Returns 0, a tb_turn, or minus an errno. */
 static int take_batch(struct tb_edge *edge) {
     int count = tb_receive(edge->receive_fd, edge->shape, edge->rows, edge->stride, edge->in, edge->sizes, edge->probes,
@@ -190,6 +204,7 @@ static int take_batch(struct tb_edge *edge) {
     for (size_t i = 0; i < batch; i++)
         if (edge->in->verdict[i] == TB_BYPASSED_COLLISION || edge->in->verdict[i] == TB_BYPASSED_LATE)
             add_bypassed(edge->results, edge->rows + i * edge->stride, edge->sizes[i], edge->in->shard[i]);
+    if (awaited_has_come(edge, batch)) return TB_TURN_ROUND;
     return *edge->probe_count ? TB_TURN_PROBES : 0;
 }
 

@@ -61,13 +61,18 @@ struct tb_edge {
     int32_t control_fd;
     uint32_t resting;
     uint32_t held; /* contributions in the first rows that the engine did not take whole */
+    /* A contribution of one of the `awaited_rounds` rounds from `awaited_round` on brings the loop back; 0: of none. */
+    uint32_t awaited_round;
+    uint32_t awaited_rounds;
+    uint32_t newest_round; /* the newest of these that has come */
 };
 
 enum tb_turn {
     TB_TURN_CONTROL = 1,      /* a message of run control waits */
-    TB_TURN_PROBES = 2,       /* probes have arrived; fetch them before the next call */
+    TB_TURN_PROBES = 2,       /* probes have arrived; fetch them before the next call, whatever the turn */
     TB_TURN_ENGINE_FAILED = 3, /* `held` contributions still have to be dealt with */
-    TB_TURN_OCCUPANCY = 4     /* the record of occupancy is full */
+    TB_TURN_OCCUPANCY = 4,    /* the record of occupancy is full */
+    TB_TURN_ROUND = 5         /* contributions of an awaited round have come */
 };
 
 /* Serve until there is something that only the caller can do; returns a tb_turn, or minus an errno. */

@@ -18,7 +18,7 @@
 #define VERSION 1u
 #define CONTROL_BYTES 64u
 
-enum kind { CONTRIBUTION = 1, RESULT = 2, PROBE = 3 };
+enum kind { CONTRIBUTION = 1, PROBE = 3, FETCH = 7 };
 enum { LAST_REASON = 4 };
 
 struct header {
@@ -53,7 +53,7 @@ static enum tb_refusal parse(const uint8_t *datagram, size_t size, struct header
         .number_format = datagram[36],
         .bitmap = get64(datagram + 40),
     };
-    if (header->kind < CONTRIBUTION || header->kind > PROBE || header->reason > LAST_REASON) return TB_BAD_KIND;
+    if (header->kind < CONTRIBUTION || header->kind > FETCH || header->reason > LAST_REASON) return TB_BAD_KIND;
     if (size != HEADER_BYTES + VALUE_BYTES * header->value_count) return TB_BAD_LENGTH;
     uint32_t crc = tb_datagram_crc32(datagram, size);
     return crc == get32(datagram + CHECKSUM_AT) ? TB_ADMITTED : TB_BAD_CHECKSUM;

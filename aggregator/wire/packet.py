@@ -17,9 +17,12 @@ FRAME_OVERHEAD_BYTES = ETHERNET_BYTES + IPV4_UDP_BYTES + HEADER_BYTES
 MAX_CONTRIBUTORS = 64
 CONTRIBUTION_PORT = 47000
 RESULT_PORT = 47001
+REPAIR_PORT = 47003
 FLAG_BYPASSED = 1
+FLAG_RETRANSMITTED = 2
+MAP_BITS = 64  # numbers or chunks that one NACK, gone or fetch speaks of
 
-_HEADER = struct.Struct("!HBBBBBBIIIHHIIIB3xQQ4xI")
+_HEADER = struct.Struct("!HBBBBBBIIIHHIIIB3xQQII")
 _CHECKSUM = struct.Struct("!I")
 _TAG = struct.Struct("!Q")
 _CHECKSUM_AT = HEADER_BYTES - _CHECKSUM.size
@@ -33,6 +36,10 @@ class Kind(IntEnum):
     CONTRIBUTION = 1
     RESULT = 2
     PROBE = 3
+    NACK = 4
+    HEARTBEAT = 5
+    GONE = 6
+    FETCH = 7
 
 
 class Reason(IntEnum):
@@ -89,6 +96,7 @@ class Header:
     trailing_edge: int = 0
     number_format: int = 0
     tag: int = 0
+    stream: int = 0
 
 
 def frame_bytes(value_count: int) -> int:
@@ -135,6 +143,7 @@ def write_header(out: memoryview, header: Header, key: bytes | None = None) -> i
         header.number_format,
         header.bitmap,
         header.tag,
+        header.stream,
         0,
     )
     if key is not None:
@@ -175,7 +184,7 @@ def parse_packet(datagram: memoryview, key: bytes | None = None) -> Header:
         raise PacketError(Refusal.LENGTH)
     fields = _HEADER.unpack_from(datagram)
     magic, version, kind, flags, reason, source, contributors, job, epoch, round_, shard = fields[:11]
-    value_count, chunk, number, trailing_edge, number_format, bitmap, tag, checksum = fields[11:]
+    value_count, chunk, number, trailing_edge, number_format, bitmap, tag, stream, checksum = fields[11:]
     if magic != MAGIC:
         raise PacketError(Refusal.MAGIC)
     if version != VERSION:
@@ -207,4 +216,5 @@ def parse_packet(datagram: memoryview, key: bytes | None = None) -> Header:
         trailing_edge,
         number_format,
         tag,
+        stream,
     )

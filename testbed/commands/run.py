@@ -12,6 +12,7 @@ from aggregator.deadlines import DEADLINE_POLICIES
 from scheduler.exchange import AGGREGATIONS
 from testbed.commands.arguments import add_impairment_options, number, whole_number
 from testbed.errors import TestbedError
+from testbed.multicast.planes import IGPS
 from testbed.network.command_line import open_command_line
 from testbed.run.experiment import Watchers, run_experiment
 from testbed.run.settings import NUMBER_FORMATS, EdgeSettings, RunSettings, TrainingSettings
@@ -99,6 +100,13 @@ def add_parser(commands: Any) -> None:
         help="who installs the trees: pim (FRR), direct (the testbed), auto, or unicast (a copy per receiver)",
     )
     option(
+        "--igp",
+        choices=IGPS,
+        default=defaults.igp,
+        help="how the routers of plane pim know their ways: from the testbed, or by FRR's OSPF, which with BFD also "
+        "finds links that swallow everything (docs/multicast.md)",
+    )
+    option(
         "--aggregation",
         choices=AGGREGATIONS,
         default=defaults.aggregation,
@@ -119,7 +127,7 @@ def add_parser(commands: Any) -> None:
         "--engine-load-time-s",
         type=number(at_least=0),
         default=defaults.edge.engine_load_time_s,
-        help="how long the engine loads, as a card does its image; contributions pass through meanwhile",
+        help="how long the engine loads, as a card its image, from its first round on; until then contributions pass",
     )
     option(
         "--edge-memory-gb",
@@ -162,6 +170,21 @@ def add_parser(commands: Any) -> None:
     option("--tags", action="store_true", help="give every packet a keyed tag, and refuse those without")
     add_impairment_options(parser)
     option("--scenario", type=Path, metavar="FILE", help="what happens to the links during the run (docs/scenarios.md)")
+    option(
+        "--capture",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="WHERE",
+        help="record frames into the run directory: all, core, access, or NODE:LINK for one end of a link",
+    )
+    option(
+        "--capture-bytes",
+        type=whole_number(0),
+        default=defaults.capture_bytes,
+        metavar="N",
+        help="how much of each frame is recorded; our headers take 106 bytes; 0: whole frames",
+    )
     option("--seed", type=whole_number(0), default=defaults.seed, help="seed of everything random")
     option("--out", type=Path, metavar="DIR", help="the run directory (default: runs/<UTC time>-<policy>)")
     option("--strict", action="store_true", help="exit 1 also when the median round is more than 5 %% off its plan")
@@ -195,6 +218,7 @@ def execute(arguments: argparse.Namespace) -> int:
         scale=Scale(arguments.rate_scale, arguments.time_dilation),
         links=arguments.links,
         multicast=arguments.multicast,
+        igp=arguments.igp,
         aggregation=arguments.aggregation,
         trees=arguments.trees,
         hosts_per_island=arguments.hosts_per_island,
@@ -217,6 +241,8 @@ def execute(arguments: argparse.Namespace) -> int:
         ),
         link_settings=tuple(arguments.link_settings),
         scenario=arguments.scenario,
+        capture=tuple(arguments.capture),
+        capture_bytes=arguments.capture_bytes,
         seed=arguments.seed,
         out=arguments.out,
         strict=arguments.strict,

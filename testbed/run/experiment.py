@@ -9,8 +9,8 @@ from typing import Any
 from rich.console import Console
 
 from aggregator.wire.control import Message
-from scheduler.plan import Plan, plan_to_json
-from scheduler.topology import Topology
+from scheduler.plan import plan_to_json
+from testbed.capture.captures import Captures
 from testbed.errors import RunFailed
 from testbed.live.links import LiveLinks
 from testbed.live.protocol import socket_path
@@ -21,7 +21,6 @@ from testbed.multicast.interface import Site
 from testbed.network.emulated import EmulatedNetwork, build_network
 from testbed.run.accounting import (
     PROBING_BYTES,
-    ROUTING_BYTES_PER_S,
     UNPLANNED_BYTES,
     LinkLoad,
     link_loads,
@@ -32,7 +31,7 @@ from testbed.run.accounting import (
 from testbed.run.epochs import Epochs
 from testbed.run.failures import LinkFailures
 from testbed.run.pace import Pace
-from testbed.run.preparing import Prepared, plan_policy, prepare
+from testbed.run.preparing import Prepared, prepare
 from testbed.run.processes import TRAINING_TIMEOUT_S, Fleet
 from testbed.run.program import Epoch
 from testbed.run.reacting import Reactor
@@ -100,13 +99,24 @@ def _run(
     settings, topology, epoch = prepared.settings, prepared.topology, prepared.epoch
     began = time.monotonic()
     with ExitStack() as undo:
-        network = build_network(topology, prepared.links, prepared.link_kind, state.run_id, settings.hosts_per_island)
+        network = build_network(
+            topology,
+            prepared.links,
+            prepared.link_kind,
+            state.run_id,
+            settings.hosts_per_island,
+            routed=not prepared.plane.finds_ways,
+        )
         undo.callback(network.close)
         state.note_nodes(network.pids)
         console.print(
             f"network: {len(network.pids)} nodes and {len(prepared.links)} links in {time.monotonic() - began:.2f} s"
         )
         run_dir.event("network_built", nodes=len(network.pids), links=len(prepared.links))
+        captures = Captures(prepared.capture_points, network.pids, network.links, run_dir, state.run_id)
+        undo.callback(captures.finish)
+        if settings.capture:
+            captures.start(settings.capture, settings.capture_bytes)
         _check_links(prepared, network, run_dir, console)
 
         fleet = Fleet(run_dir.logs)
@@ -136,15 +146,16 @@ def _run(
         epochs.schedule(prepared.changes)
         console.print(f"ready: {time.monotonic() - began:.1f} s from start")
 
-        def plan_what_is_left(left: Topology) -> Plan:
-            return plan_policy(settings, left, settings.policy)
-
+        progress = Progress()
         failures = LinkFailures(
-            lambda: live_links.in_force(topology),
+            # Routers that find their ways go by the delays that they were started with.
+            lambda: topology if prepared.plane.finds_ways else live_links.in_force(topology),
             epochs,
-            plan_what_is_left,
+            lambda left: prepared.plans_from(progress.round + 1, left),
             network.reroute,
             lambda reaction: report_reaction(reaction, run_dir, console),
+            plane,
+            prepared.plane.finds_ways,
         )
         reactor = Reactor(failures.links_are_down)
         undo.callback(reactor.close)
@@ -153,12 +164,12 @@ def _run(
         timed = [*fleet.of("edge"), *fleet.of("dataplane")]
         gauge = StrainGauge(network.links, timed, settings.scale, step_ns)
         strains: list[Strain] = []
-        running = Running(network, epochs, failures, Progress())
+        running = Running(network, epochs, failures, progress)
         watchers.during(running)
 
         def round_started(number: int, start_ns: int) -> None:
             gauge.begin()
-            running.progress.round, running.progress.start_ns = number, start_ns
+            progress.round, progress.start_ns = number, start_ns
             live.round_started(number, epochs.current.number, start_ns)
 
         def take_down(record: RoundRecord) -> None:
@@ -177,6 +188,7 @@ def _run(
             take_down,
             failures.disturbed,
             gauge.counters,
+            plane.routing_bytes,
         )
         warnings = [*started.warnings, *network.links.warnings, *live.rounds_done()]
         reactor.finish()
@@ -184,12 +196,13 @@ def _run(
         evaluated = fleet.gather(fleet.of("trainer"), "evaluated", TRAINING_TIMEOUT_S * settings.scale.time_dilation)
         used = [each for each in epochs.all.values() if any(record.epoch == each.number for record in records)]
         loads = _loads(prepared, used, records)
-        drops = router_counters.read(trees_moved=any(reaction.moved_trees for reaction in failures.reactions))
+        drops = router_counters.read(trees_moved=any(record.disturbed for record in records))
         run_dir.rounds(records, strains, settings.scale)
         run_dir.mixing(records, topology.island_ids)
         memory = memory_budget(topology, settings, prepared.framing)
         run_dir.memory(records, settings.scale, memory.slot_bytes)
         run_dir.event("finished", rounds=len(records), drops={router: asdict(each) for router, each in drops.items()})
+        capture_warnings = captures.finish()
         watchers.after(running)
         return summarise(
             Outcome(
@@ -205,7 +218,7 @@ def _run(
                 multicast_plane=prepared.plane.name,
                 reactions=failures.reactions,
                 run_dir=str(run_dir.path),
-                warnings=[*warnings, *drop_warnings(drops)],
+                warnings=[*warnings, *drop_warnings(drops), *capture_warnings],
             )
         )
 
@@ -226,10 +239,7 @@ def _loads(prepared: Prepared, epochs: Sequence[Epoch], records: Sequence[RoundR
     # Where hosts sum, nothing is summed at the edges by plan.
     extra = unsummed_bytes(steady, prepared.framing, hosts) if settings.aggregation == "edge" else {}
     allowed = UNPLANNED_BYTES + PROBING_BYTES * (len(epochs) - 1)
-    if prepared.plane.name == "pim":
-        allowed += round(ROUTING_BYTES_PER_S * sum(record.completion_ns for record in steady) / 1e9)
-    readings = [(record.before, record.after) for record in steady]
-    return link_loads(planned, unicast, extra, prepared.framing, readings, allowed)
+    return link_loads(planned, unicast, extra, prepared.framing, steady, allowed)
 
 
 def _go_live(prepared: Prepared, links: LiveLinks, fleet: Fleet, state: RunState, run_dir: RunDirectory) -> LiveRun:

@@ -13,14 +13,16 @@ from aggregator.engines import make_engine
 from scheduler.plan import Plan
 from scheduler.planner import plan as make_plan
 from scheduler.topology import Topology
+from testbed.capture.points import CapturePoint, capture_points, choose_points
+from testbed.capture.recorder.recording import check_recorder
 from testbed.errors import TestbedError
 from testbed.links.interface import Link, LinkKind
 from testbed.links.kinds import choose_link_kind
 from testbed.live.scenario import Event, load_scenario
 from testbed.live.settings import applied
-from testbed.multicast.groups import Tree
+from testbed.multicast.groups import Tree, allocate_trees
 from testbed.multicast.interface import MulticastPlane
-from testbed.multicast.planes import check_plane_name, choose_plane
+from testbed.multicast.planes import check_plane_name, choose_plane, make_ospf
 from testbed.network import naming
 from testbed.network.emulated import emulated_links
 from testbed.policies import find_policy
@@ -47,12 +49,28 @@ class Prepared:
     link_kind: LinkKind
     plane: MulticastPlane
     scenario: tuple[Event, ...]
+    capture_points: tuple[CapturePoint, ...]
+    """Every place where frames can be recorded."""
 
     def make_epoch(self, number: int, plan: Plan, live: list[Tree], used_groups: set[str]) -> Epoch:
         """A further epoch of the run, beside the trees that are live, on groups that were not used if possible."""
         settings, scale = self.settings, self.settings.scale
         hosts, copies = settings.hosts_per_island, settings.copies
         return make_epoch(number, plan, self.topology, self.framing, scale, hosts, copies, live, used_groups)
+
+    def plans_from(self, round_number: int, left: Topology) -> dict[int, Plan]:
+        """The plans of the policy of a round, and of those that follow, on what is `left` of the topology.
+
+        By their first rounds, as the run was planned. Raises TestbedError, if the plane cannot carry one as well, or
+        SchedulerError.
+        """
+        policies = self.settings.policies_from(round_number)
+        plans = {first: plan_policy(self.settings, left, policy) for first, policy in policies.items()}
+        for plan in plans.values():
+            trees = list(allocate_trees(plan, self.epoch.island_ids).values())
+            if refusal := self.plane.refusal(left, trees):
+                raise TestbedError(f"multicast plane {self.plane.name}: {refusal}")
+        return plans
 
 
 def prepare(settings: RunSettings) -> Prepared:
@@ -79,6 +97,10 @@ def prepare(settings: RunSettings) -> Prepared:
     links = applied(built, settings.link_settings, settings.scale)
     check_machine(len(naming.node_names(topology, hosts)))
     link_kind = choose_link_kind(settings.links, links)
+    points = capture_points(topology, links, hosts)
+    if settings.capture:
+        choose_points(points, settings.capture)
+        check_recorder()
     scenario = load_scenario(settings.scenario, links, link_kind, settings.scale) if settings.scenario else ()
     # Two epochs are live at once while one follows the other.
     trees, live = [epoch.distinct_trees()], epoch.distinct_trees()
@@ -86,8 +108,10 @@ def prepare(settings: RunSettings) -> Prepared:
         new = make_epoch(0, changes[number], topology, framing, settings.scale, hosts, copies, live).distinct_trees()
         trees.append([*live, *new])
         live = new
-    plane = choose_plane(settings.multicast, topology, trees)
-    return Prepared(settings, topology, plan, changes, framing, epoch, workload, links, link_kind, plane, scenario)
+    plane = choose_plane(settings.multicast, topology, trees, make_ospf(settings.igp, settings.scale.time_dilation))
+    return Prepared(
+        settings, topology, plan, changes, framing, epoch, workload, links, link_kind, plane, scenario, points
+    )
 
 
 def _check_workload(workload: Workload, settings: RunSettings, islands: int, framing: Framing) -> None:

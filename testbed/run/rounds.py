@@ -29,9 +29,10 @@ class RoundRecord:
     """One round as it was: times in emulated ns; the processes' own reports by host (`done`) and island.
 
     `restarts`: processes that were started again since the round before. `exact`: in f32, within rounding. `before` and
-    `after` are the links' counters around it. `disturbed`: links failed meanwhile; `outages` tells what that did to the
-    streams. `trained`: reports of the training that goes with the round, released at `training_began_ns`: before it, or
-    with overlap during it. `ended_ns`: all islands had averaged.
+    `after` are the links' counters around it, `routing_bytes` what routing protocols had of each core direction.
+    `disturbed`: links failed meanwhile; `outages` tells what that did to the streams. `trained`: reports of the
+    training that goes with the round, released at `training_began_ns`: before it, or with overlap during it.
+    `ended_ns`: all islands had averaged.
     """
 
     number: int
@@ -55,6 +56,7 @@ class RoundRecord:
     lan_exchange_ns: int
     before: Counters
     after: Counters
+    routing_bytes: Mapping[tuple[str, str], int]
     disturbed: bool
     outages: Sequence[Outage]
 
@@ -115,11 +117,13 @@ def run_rounds(
     on_round: Callable[[RoundRecord], None],
     disturbed: Callable[[int, int], bool],
     counters: Callable[[], Counters],
+    routing_bytes: Callable[[], Mapping[tuple[str, str], int]],
 ) -> list[RoundRecord]:
     """Run `rounds` rounds and check each. Raises RunFailed or MulticastError.
 
     `on_start` is told when a round (number, start in ns) starts, `on_round` what it was. `disturbed` tells of a time,
-    from and to, whether links failed in it; `counters` reads the links' counters.
+    from and to, whether links failed in it; `counters` reads the links' counters, and `routing_bytes` how much of that
+    routing protocols had.
     """
     trainers, data_planes, edges = fleet.of("trainer"), fleet.of("dataplane"), fleet.of("edge")
     time_dilation = epochs.current.scale.time_dilation
@@ -146,7 +150,7 @@ def run_rounds(
         ready = fleet.gather(trainers, "ready", training_timeout_s)
         fleet.send([*edges, *data_planes], "arm", round=number, epoch=epoch.number, phase=position)
         fleet.gather([*edges, *data_planes], "armed", answer_timeout_s)
-        before = counters()
+        before, routing_before = counters(), routing_bytes()
         start_ns = max(next_start_ns, time.monotonic_ns() + START_MARGIN_NS)
         next_start_ns = start_ns + pace.period_ns(epoch)
         give_up_ns = start_ns + phase.give_up_ns
@@ -159,7 +163,7 @@ def run_rounds(
             epochs.prepare(number)
         until_give_up_s = max(give_up_ns - time.monotonic_ns(), 0) / 1e9
         done = fleet.gather(data_planes, "done", until_give_up_s + answer_timeout_s)
-        after = counters()
+        after, routing_after = counters(), routing_bytes()
         was_disturbed = disturbed(start_ns, time.monotonic_ns())
         gathering = _gather_shards(fleet, number, answer_timeout_s)
         fleet.send(edges, "retire", round=number)
@@ -196,6 +200,7 @@ def run_rounds(
             lan_exchange_ns=gathering.took_ns,
             before=before,
             after=after,
+            routing_bytes={ends: count - routing_before[ends] for ends, count in routing_after.items()},
             disturbed=was_disturbed,
             outages=find_outages(epoch, position, number, areas) if was_disturbed else [],
             mixing=check.mixing,

@@ -55,7 +55,7 @@ class RunDirectory:
             "kernel": platform.release(),
             "cpu": _cpu_model(),
             "cpus": os.cpu_count(),
-            "clock": _clock_offset(),
+            "clock": clock_offset(),
             "topology": topology,
             "plan": plan,
         }
@@ -160,7 +160,7 @@ def _cpu_model() -> str:
     return match.group(1) if match else platform.machine()
 
 
-def _clock_offset() -> dict[str, int]:
+def clock_offset() -> dict[str, int]:
     """Wall clock and monotonic clock, read together."""
     before = time.monotonic_ns()
     wall = time.time_ns()

@@ -52,7 +52,7 @@ class EdgeSettings:
     """What the aggregators do; docs/aggregator.md explains the policies.
 
     `memory_gb`: memory that they really have; None: what the plan counts on. `slots_per_source`: share of the slots
-    that the contributions of one island may take. `engine_load_time_s`: how long the engine loads before it begins.
+    that the contributions of one island may take. `engine_load_time_s`: how long it loads, from its first round on.
     """
 
     memory_gb: float | None = None
@@ -67,7 +67,8 @@ class EdgeSettings:
 class RunSettings:
     """Every setting of a run; the defaults are the main job. `out` is the run directory, None: one is made.
 
-    `policy_schedule`: from which rounds on other policies take over.
+    `policy_schedule`: from which rounds on other policies take over. `capture`: where frames are recorded, by the names
+    of choose_points, and `capture_bytes` how much of each (the headers take 106).
     """
 
     topology: str = "nine-city"
@@ -80,6 +81,7 @@ class RunSettings:
     scale: Scale = field(default_factory=Scale)
     links: str = "auto"
     multicast: str = "auto"
+    igp: str = "none"
     aggregation: str = "edge"
     trees: str = "shortest"
     hosts_per_island: int = 1
@@ -90,9 +92,17 @@ class RunSettings:
     edge: EdgeSettings = field(default_factory=EdgeSettings)
     link_settings: tuple[LinkSetting, ...] = ()
     scenario: Path | None = None
+    capture: tuple[str, ...] = ()
+    capture_bytes: int = 128
     seed: int = 1
     out: Path | None = None
     strict: bool = False
+
+    def policies_from(self, round_number: int) -> dict[int, str]:
+        """The policy of a round and those that follow, by their first rounds, as the run was to go."""
+        policies = {0: self.policy, **dict(self.policy_schedule)}
+        now = max(first for first in policies if first <= round_number)
+        return {first: policy for first, policy in policies.items() if first >= now}
 
     @property
     def copies(self) -> bool:

@@ -192,6 +192,7 @@ def _set_up(start_up: StartUp, process: Process) -> dict[str, Any]:
                 "shard_values": list(start_up.epoch.shard_values),
                 "host_addresses": [naming.host_address(island_id, host) for host in hosts],
                 "address": naming.host_address(island_id, process.host),
+                "line_rate_bps": settings.scale.rate_bps(start_up.topology.islands[island_id].access_up_gbps),
                 "interface": naming.HOST_TO_EDGE,
             }
         )

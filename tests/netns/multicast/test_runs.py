@@ -64,7 +64,7 @@ def test_all_policies_follow_each_other_without_a_loss(plane: str, tmp_path: Pat
     assert len(ready[0]["paths"]) == 72
     assert ready[0]["installed_ms"] <= READY_WITHIN_MS[plane]
     if plane == "pim":
-        assert "ip igmp version 3" in (tmp_path / "run" / "frr" / "nyc" / "frr.conf").read_text(encoding="utf-8")
+        assert "ip igmp version 3" in (tmp_path / "run" / "frr" / "nyc" / "pimd.conf").read_text(encoding="utf-8")
     assert leftovers() == before
 
 

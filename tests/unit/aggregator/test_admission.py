@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 
 from aggregator.admission import Admission, Shape
 from aggregator.receiver import REASONS, NativeShape, native_library, network_order
-from aggregator.wire.packet import FLAG_BYPASSED, HEADER_BYTES, Header, Kind, write_packet, write_probe
+from aggregator.wire.packet import (
+    FLAG_BYPASSED,
+    FLAG_RETRANSMITTED,
+    HEADER_BYTES,
+    Header,
+    Kind,
+    write_packet,
+    write_probe,
+)
 
 SHAPE = Shape(
     job=77, contributors={"10.0.0.1": 1, "10.0.0.2": 2, "10.0.0.70": 70}, shard_values=[25, 8], values_per_chunk=10
@@ -66,7 +74,7 @@ CASES = [
     ("length", packet() + b"\0"),
     ("magic", b"\0" + packet()[1:]),
     ("version", packet()[:2] + b"\2" + packet()[3:]),
-    ("kind", packet()[:3] + b"\7" + packet()[4:]),
+    ("kind", packet()[:3] + b"\x08" + packet()[4:]),
     ("kind", packet()[:5] + b"\5" + packet()[6:]),
     ("checksum", packet()[:-1] + b"\1"),
     ("checksum", packet()[:63] + bytes([packet()[63] ^ 1]) + packet()[64:]),
@@ -76,6 +84,8 @@ CASES = [
     ("epoch", packet(job=78)),
     ("epoch", probe(job=78)),
     ("kind", packet(kind=Kind.RESULT)),
+    *(("kind", packet(kind=kind)) for kind in (Kind.NACK, Kind.HEARTBEAT, Kind.GONE, Kind.FETCH)),
+    ("kind", packet(flags=FLAG_RETRANSMITTED)),
     ("kind", packet(flags=FLAG_BYPASSED)),
     ("kind", packet(number_format=1)),
     ("length", packet(count=9)),

@@ -74,6 +74,49 @@ PROBE_BYTES = bytes.fromhex(
 )
 
 
+NACK = Header(
+    kind=Kind.NACK,
+    source=8,
+    job=1,
+    epoch=2,
+    round=3,
+    shard=4,
+    chunk=0,
+    value_count=0,
+    number=0xFFFFFFFE,
+    contributors=3,
+    bitmap=0x8000000000000003,
+    stream=0xC1C2C3C4,
+)
+NACK_BYTES = bytes.fromhex(
+    "5442 01 04 00 00 08 03"
+    "00000001 00000002 00000003 0004 0000"
+    "00000000 fffffffe 00000000 00 000000"
+    "8000000000000003 0000000000000000 c1c2c3c4 00000000"
+)
+HEARTBEAT = replace(NACK, kind=Kind.HEARTBEAT, number=5, trailing_edge=0xFFFFFFFE, contributors=0, bitmap=0)
+HEARTBEAT_BYTES = bytes.fromhex(
+    "5442 01 05 00 00 08 00"
+    "00000001 00000002 00000003 0004 0000"
+    "00000000 00000005 fffffffe 00 000000"
+    "0000000000000000 0000000000000000 c1c2c3c4 00000000"
+)
+GONE = replace(NACK, kind=Kind.GONE, trailing_edge=1, contributors=1, bitmap=1)
+GONE_BYTES = bytes.fromhex(
+    "5442 01 06 00 00 08 01"
+    "00000001 00000002 00000003 0004 0000"
+    "00000000 fffffffe 00000001 00 000000"
+    "0000000000000001 0000000000000000 c1c2c3c4 00000000"
+)
+FETCH = replace(NACK, kind=Kind.FETCH, chunk=0x41424344, number=0, contributors=2, bitmap=5, stream=0)
+FETCH_BYTES = bytes.fromhex(
+    "5442 01 07 00 00 08 02"
+    "00000001 00000002 00000003 0004 0000"
+    "41424344 00000000 00000000 00 000000"
+    "0000000000000005 0000000000000000 00000000 00000000"
+)
+
+
 def written(header: Header, payload: bytes) -> bytes:
     out = bytearray(4096)
     return bytes(out[: write_packet(memoryview(out), header, payload)])
@@ -104,6 +147,16 @@ def test_result_golden_vector() -> None:
     golden = sealed(RESULT_BYTES)
     assert written(RESULT, golden[64:]) == golden
     assert parse_packet(memoryview(golden)) == RESULT
+
+
+@pytest.mark.parametrize(
+    ("header", "datagram"),
+    [(NACK, NACK_BYTES), (HEARTBEAT, HEARTBEAT_BYTES), (GONE, GONE_BYTES), (FETCH, FETCH_BYTES)],
+)
+def test_repair_golden_vectors(header: Header, datagram: bytes) -> None:
+    golden = sealed(datagram)
+    assert written(header, b"") == golden
+    assert parse_packet(memoryview(golden)) == header
 
 
 def test_probe_golden_vector() -> None:
@@ -139,7 +192,7 @@ def test_fewer_than_64_bytes_are_refused() -> None:
         (2, 0, Refusal.VERSION),
         (2, 2, Refusal.VERSION),
         (3, 0, Refusal.KIND),
-        (3, 4, Refusal.KIND),
+        (3, 8, Refusal.KIND),
         (3, 255, Refusal.KIND),
         (5, 5, Refusal.KIND),
         (22, 1, Refusal.LENGTH),
@@ -183,6 +236,7 @@ def test_any_flipped_bit_is_refused(at: int, bit: int) -> None:
         trailing_edge=st.integers(0, 2**32 - 1),
         number_format=st.integers(0, 255),
         tag=st.integers(0, 2**64 - 1),
+        stream=st.integers(0, 2**32 - 1),
     ),
     st.binary(min_size=160, max_size=160),
 )

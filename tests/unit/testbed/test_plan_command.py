@@ -53,12 +53,20 @@ def test_json_of_one_plan(capsys: pytest.CaptureFixture[str]) -> None:
     assert 0 < document["packetisation_ms"] < 10
 
 
-def test_json_of_a_search(capsys: pytest.CaptureFixture[str]) -> None:
-    document = json.loads(plan(capsys, "--policy", "search", "--clique-sizes", "3", "--memory-gb", "32", "--json"))
+def test_json_of_a_search(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "square.json"
+    sides = [("a", "b"), ("b", "c"), ("c", "d"), ("d", "a")]
+    edges = [{"source": a, "target": b, "one_way_delay_ms": 20, "rate_gbps": 100} for a, b in sides]
+    path.write_text(json.dumps({"nodes": [{"id": name} for name in "abcd"], "edges": edges}))
+    found = plan(
+        capsys, "--topology", str(path), "--policy", "search", "--clique-sizes", "2", "--payload-gb", "1.25", "--json"
+    )
+    document = json.loads(found)
     assert document["policy"] == "search"
-    assert document["objective_ms"] <= 864.5
-    assert document["lower_bound_ms"] <= document["objective_ms"]
-    assert document["proven_optimal"] is False
+    assert document["feasible"]
+    assert {len(clique) for each in document["rounds"] for clique in each["cliques"]} == {2}
+    assert document["proven_optimal"] is True
+    assert document["lower_bound_ms"] == pytest.approx(document["objective_ms"])
 
 
 def test_several_plans_come_as_a_list(capsys: pytest.CaptureFixture[str]) -> None:

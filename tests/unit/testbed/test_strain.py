@@ -68,6 +68,7 @@ def strain(
         lan_exchange_ns=0,
         before=before,
         after=after,
+        routing_bytes={},
         disturbed=False,
         outages=(),
     )

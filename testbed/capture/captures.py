@@ -1,0 +1,114 @@
+"""The recordings of a run: where their files are, and what the run directory says of them."""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from testbed.capture.points import CapturePoint, choose_points
+from testbed.capture.recorder.recording import Recorded, Recording
+from testbed.errors import TestbedError
+from testbed.links.interface import DirectionCounters, RunningLinks
+from testbed.run.rundir import RunDirectory, clock_offset
+
+DIRECTORY = "pcap"
+_COUNTERS = (
+    *("frames_in", "frames_out", "dropped_queue", "dropped_loss", "dropped_other", "dropped_down"),
+    *("duplicated", "corrupted", "reordered"),
+)
+_SETTLE_MS = 50.0  # on top of the longest way through a link
+_LOOK_S = 0.005
+
+
+class Captures:
+    """At most one recording goes on at a time."""
+
+    def __init__(
+        self,
+        points: Sequence[CapturePoint],
+        pids: Mapping[str, int],
+        links: RunningLinks,
+        run_dir: RunDirectory,
+        run_id: str,
+    ) -> None:
+        self._points = points
+        self._pids = pids
+        self._links = links
+        self._run_dir = run_dir
+        self._run_id = run_id
+        self._recording: Recording | None = None
+        self._number = 0
+        self.recorded: list[Recorded] = []
+
+    def start(self, wanted: Sequence[str], snap_bytes: int) -> dict[str, Any]:
+        """Begin to record what is named (see choose_points); returns what the answer to the user says.
+
+        Raises TestbedError if something is recorded already or nothing has such a name, RunFailed if it cannot be done.
+        """
+        if self._recording is not None:
+            raise TestbedError("a recording goes on already; end it with testbed capture stop")
+        points = choose_points(self._points, wanted)
+        directory = self._run_dir.path / DIRECTORY
+        directory.mkdir(exist_ok=True)
+        number = self._number + 1
+        suffix = ".pcapng" if number == 1 else f".{number}.pcapng"
+        files = {point.node: directory / f"{point.node}{suffix}" for point in points}
+        offset_ns = clock_offset()["wall_minus_monotonic_ns"]
+        comment = f"testbed run={self._run_id} recording={number} wall_minus_monotonic_ns={offset_ns}"
+        self._recording = Recording(points, self._pids, files, snap_bytes, comment, self._run_id)
+        self._number = number
+        about = {"recording": number, "points": [point.name for point in points], "capture_bytes": snap_bytes}
+        self._run_dir.event("capture_started", **about, links=self._counters())
+        return about
+
+    def stop(self) -> dict[str, Any]:
+        """End the recording when what is on its way has arrived. Raises TestbedError if there is none, or RunFailed."""
+        if self._recording is None:
+            raise TestbedError("nothing is being recorded; begin with testbed capture start")
+        self._let_links_empty()
+        recording, self._recording = self._recording, None
+        recorded = recording.stop()
+        self.recorded.append(recorded)
+        about = {
+            "recording": self._number,
+            "files": [path.name for path in recorded.files],
+            "frames": recorded.frames,
+            "lost": recorded.lost,
+        }
+        points = {each.point.name: {"arrived": each.arrived, "lost": each.lost} for each in recorded.counts}
+        self._run_dir.event("capture_stopped", **about, points=points, links=self._counters())
+        self._run_dir.give_to_caller()
+        return about
+
+    def finish(self) -> list[str]:
+        """End what is still being recorded; returns warnings about recordings with gaps. Safe to call twice."""
+        if self._recording is not None:
+            self.stop()
+        return [
+            f"recording {number} lacks {recorded.lost} of {recorded.frames + recorded.lost} frames: the machine or the "
+            "disk was too slow; try a larger --time-dilation, fewer links or a smaller --capture-bytes"
+            for number, recorded in enumerate(self.recorded, 1)
+            if recorded.lost
+        ]
+
+    def _let_links_empty(self) -> None:
+        """Wait until no frame is on its way, but not longer than one can be."""
+        directions = self._links.directions().values()
+        longest_ns = max(
+            (each.one_way_delay_ns + each.jitter_ns + 8e9 * each.queue_bytes / each.rate_bps for each in directions),
+            default=0,
+        )
+        deadline = time.monotonic() + (longest_ns / 1e6 + _SETTLE_MS) / 1e3
+        while time.monotonic() < deadline and any(map(_on_the_way, self._links.counters().values())):
+            time.sleep(_LOOK_S)
+
+    def _counters(self) -> dict[str, dict[str, int]]:
+        """What captures can be compared with: frames of each direction since the links were built."""
+        return {
+            f"{source}>{target}": {name: getattr(counters, name) for name in _COUNTERS}
+            for (source, target), counters in self._links.counters().items()
+        }
+
+
+def _on_the_way(counters: DirectionCounters) -> int:
+    dropped = counters.dropped_queue + counters.dropped_loss + counters.dropped_other + counters.dropped_down
+    return counters.frames_in + counters.duplicated - counters.frames_out - dropped
