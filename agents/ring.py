@@ -82,7 +82,8 @@ def _serve(channel: Channel) -> None:
 
 def main() -> int:
     ensure_pinned()
-    return process_main("ring", "An island's process of the ring all-reduce baseline, started by a run.", _serve)
+    description = "An island's process of the ring all-reduce baseline, started by a run."
+    return process_main("ring", description, _serve)
 
 
 if __name__ == "__main__":

@@ -48,7 +48,8 @@ class RunningPlane(Protocol):
     def move(self, trees: Mapping[Tree, Tree]) -> None:
         """Carry each installed tree over other links, as a link of it has failed. Raises MulticastError.
 
-        Source address and group stay, so what is on its way may be lost. Where routers find ways, it waits for them.
+        Source address and group stay, so what is on its way may be lost. Routers that find ways do it by
+        themselves: `are_followed` tells when.
         """
         ...
 

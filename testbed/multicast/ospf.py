@@ -149,7 +149,7 @@ class OspfWays:
         """Nothing to do: the ways are there before the trees."""
 
     def move(self, trees: Collection[Tree]) -> None:
-        self._wait_for(self._tree_costs(trees))
+        """Nothing to do: the routers find other ways."""
 
     def keep_only(self, trees: Collection[Tree]) -> None:
         """Nothing to do: the ways stay when trees go."""

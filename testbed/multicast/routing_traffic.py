@@ -5,6 +5,7 @@ they wait in its buffer, a few each second, until they are counted.
 """
 
 import ctypes
+import errno
 import socket
 import struct
 from collections.abc import Mapping
@@ -56,13 +57,17 @@ class RoutingTraffic:
         self._bytes = dict.fromkeys(self._sockets, 0)
 
     def read(self) -> Mapping[tuple[str, str], int]:
-        """On-wire bytes that have arrived so far, by (sending router, receiving router)."""
+        """On-wire bytes that have arrived so far, by (sending router, receiving router). Raises OSError."""
         for direction, tap in self._sockets.items():
             while True:
                 try:
                     size = tap.recv_into(bytearray(1), 1, socket.MSG_TRUNC | socket.MSG_DONTWAIT)
                 except BlockingIOError:
                     break
+                except OSError as error:
+                    if error.errno != errno.ENETDOWN:
+                        raise
+                    continue  # told once after somebody has taken the interface down; it goes on when that is up
                 self._bytes[direction] += size + ETHERNET_BYTES
         return dict(self._bytes)
 

@@ -27,7 +27,7 @@ class Ways(Protocol):
         ...
 
     def move(self, trees: Collection[Tree]) -> None:
-        """A link has changed: on return the ways follow `trees`. Raises MulticastError."""
+        """A link has changed: have the ways follow `trees`, and no others be. Raises MulticastError."""
         ...
 
     def keep_only(self, trees: Collection[Tree]) -> None:

@@ -29,7 +29,7 @@ from testbed.run.accounting import (
     unsummed_bytes,
 )
 from testbed.run.epochs import Epochs
-from testbed.run.failures import LinkFailures
+from testbed.run.failures import FIND_WAYS_TIMEOUT_S, LinkFailures
 from testbed.run.pace import Pace
 from testbed.run.preparing import Prepared, prepare
 from testbed.run.processes import TRAINING_TIMEOUT_S, Fleet
@@ -156,6 +156,7 @@ def _run(
             lambda reaction: report_reaction(reaction, run_dir, console),
             plane,
             prepared.plane.finds_ways,
+            FIND_WAYS_TIMEOUT_S * settings.scale.time_dilation,
         )
         reactor = Reactor(failures.links_are_down)
         undo.callback(reactor.close)

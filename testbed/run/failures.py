@@ -26,6 +26,8 @@ from testbed.run.epochs import Epochs
 LinkPair = frozenset[str]
 """The two routers that a core link joins."""
 
+FIND_WAYS_TIMEOUT_S = 30.0
+_POLL_S = 0.005
 # Ways that trees take already are preferred to others that are as long.
 _KEPT = 1 - 1e-6
 
@@ -55,11 +57,12 @@ class LinkFailures:
         on_reaction: Callable[[Reaction], None],
         plane: RunningPlane,
         routers_find_ways: bool,
+        patience_s: float,
     ) -> None:
         """`in_force` gives the topology with the physics that its links have now, whether up or down.
 
         `plan` plans the policy of the next round and those that follow on a topology, by their first rounds; `reroute`
-        has unicast routes avoid links.
+        has unicast routes avoid links. `patience_s`: how long routers may take that find ways.
         """
         self._in_force = in_force
         self._epochs = epochs
@@ -68,13 +71,17 @@ class LinkFailures:
         self._on_reaction = on_reaction
         self._plane = plane
         self._routers_find_ways = routers_find_ways
+        self._patience_s = patience_s
         self._strayed = False
         self._lock = threading.Lock()
         self._down: frozenset[LinkPair] = frozenset()
         self.reactions: list[Reaction] = []
 
-    def links_are_down(self, down: Iterable[LinkPair]) -> None:
-        """React to exactly these core links being down. Raises MulticastError if routers do not take the new trees."""
+    def links_are_down(self, down: Iterable[LinkPair], overtaken: Callable[[], bool] = lambda: False) -> None:
+        """React to exactly these core links being down, unless that is `overtaken` by another change.
+
+        Raises MulticastError if routers do not take the new trees.
+        """
         with self._lock:
             began = time.monotonic_ns()
             before, self._down = self._down, frozenset(down)
@@ -88,20 +95,37 @@ class LinkFailures:
             moves = moved_trees(live, [link.id for link in left], topology, self._routers_find_ways)
             if moves:
                 self._epochs.move(moves)
+            trouble = self._wait_until_followed(list(moves.values()), overtaken)
             reaction_ms = (time.monotonic_ns() - began) / 1e6
             names = tuple(sorted("-".join(sorted(pair)) for pair in self._down))
-            reaction = Reaction(began, names, len(moves), reaction_ms, _cut_off(topology, self._down), None)
+            reaction = Reaction(began, names, len(moves), reaction_ms, _cut_off(topology, self._down), None, trouble)
             self._reroute(self._down)
-            try:
-                plans = self._plan(topology.with_links(left))
-                self._epochs.schedule(plans)
-                reaction = replace(reaction, replanned_round_time_ms=plans[min(plans)].round_time_ms)
-            except TopologyError:
-                pass  # the graph is cut: `cut_off` says so
-            except (TestbedError, SchedulerError, SolverError) as error:
-                reaction = replace(reaction, trouble=str(error))
+            if not trouble:
+                reaction = self._plan_again(topology.with_links(left), reaction)
             self.reactions.append(reaction)
             self._on_reaction(reaction)
+
+    def _wait_until_followed(self, trees: Sequence[Tree], overtaken: Callable[[], bool]) -> str:
+        """Wait until the routers go by `trees`; returns why they do not, or nothing."""
+        deadline = time.monotonic() + self._patience_s
+        while not self._plane.are_followed(trees):
+            if overtaken():
+                return "links changed again before the routers had found their ways"
+            if time.monotonic() > deadline:
+                return f"the routers did not find the shortest ways within {self._patience_s:.0f} s"
+            time.sleep(_POLL_S)
+        return ""
+
+    def _plan_again(self, left: Topology, reaction: Reaction) -> Reaction:
+        """Plan what is to come on what is left, and say so in the reaction."""
+        try:
+            plans = self._plan(left)
+        except TopologyError:
+            return reaction  # the graph is cut: `cut_off` says so
+        except (TestbedError, SchedulerError, SolverError) as error:
+            return replace(reaction, trouble=str(error))
+        self._epochs.schedule(plans)
+        return replace(reaction, replanned_round_time_ms=plans[min(plans)].round_time_ms)
 
     def disturbed(self, begin_ns: int, end_ns: int) -> bool:
         """Whether links went down or came back in this time, or carried trees that were moved.

@@ -199,7 +199,8 @@ def _failures(outcome: Outcome) -> list[str]:
             islands = ", ".join(reaction.cut_off)
             told.append(f"with {', '.join(reaction.down)} down {islands} cannot be reached: rounds are partial")
         if reaction.trouble:
-            told.append(f"with {', '.join(reaction.down)} down there was no new plan: {reaction.trouble}")
+            links = f"{', '.join(reaction.down)} down" if reaction.down else "all links up"
+            told.append(f"with {links} there was no new plan: {reaction.trouble}")
     outages_ns = [outage.duration_ns for record in outcome.records for outage in record.outages]
     if outages_ns:
         longest_ms = outcome.settings.scale.undilated_ms(max(outages_ns))

@@ -21,7 +21,7 @@ from rich.console import Console  # noqa: E402
 
 from testbed.run.experiment import Watchers, run_experiment  # noqa: E402
 from testbed.run.settings import RunSettings  # noqa: E402
-from tests.netns.multicast.bare_network import CONFIRM_S, bare_network  # noqa: E402
+from tests.netns.multicast.bare_network import bare_network  # noqa: E402
 from tests.netns.multicast.test_failures import INTO_ROUND_S, LinkSwitch, Swallowing  # noqa: E402
 
 Document = dict[str, Any]
@@ -32,6 +32,7 @@ PIM: Document = {"multicast": "pim"}
 OSPF: Document = {"multicast": "pim", "igp": "ospf"}
 OSPF_ALONE: Document = {"multicast": "pim", "igp": "ospf-no-bfd"}
 REPEATS = 5
+_RUNS = tempfile.TemporaryDirectory()  # goes when the program ends
 
 
 def ready() -> None:
@@ -41,9 +42,8 @@ def ready() -> None:
         steps: dict[str, list[float]] = {}
         for _ in range(REPEATS):
             with tempfile.TemporaryDirectory() as directory, bare_network(plane, Path(directory)) as bare:
-                bare.plane.install(bare.trees)
-                receivers = bare.join_all(bare.trees)
-                bare.plane.confirm(bare.trees, CONFIRM_S)
+                receivers = bare.open_receivers()
+                bare.bring_up(bare.trees, receivers)
                 totals_ms.append((time.monotonic() - bare.began) * 1e3)
                 for step, milliseconds in bare.plane.timings_ms.items():
                     steps.setdefault(step, []).append(milliseconds)
@@ -64,8 +64,7 @@ def failure() -> None:
         down, up = summary["link_failures"]
         print(
             f"failure, {name}: {down['moved_trees']} trees moved in {down['reaction_ms']:.1f} ms, "
-            f"back in {up['reaction_ms']:.1f} ms; {_outages(summary, 1, 4)}; "
-            f"when it came back {_outages(summary, 4, 8)}"
+            f"back in {up['reaction_ms']:.1f} ms; {_outages(summary, 1, 4)}; on its return {_outages(summary, 4, 8)}"
         )
 
 
@@ -125,7 +124,7 @@ def epochs() -> None:
 
 
 def _run(watchers: Watchers, **settings: Any) -> tuple[Document, list[Document]]:
-    out = Path(tempfile.mkdtemp(prefix="bench-multicast-")) / "run"
+    out = Path(_RUNS.name) / str(time.monotonic_ns())
     summary = run_experiment(
         RunSettings(workload="synthetic", out=out, **settings), Console(file=io.StringIO()), watchers
     )

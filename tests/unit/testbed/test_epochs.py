@@ -63,7 +63,7 @@ def test_plans_follow_at_their_rounds_and_what_is_late_at_once(epochs: Epochs) -
 
 def _failures(epochs: Epochs, plans: Any, followed: Any = lambda trees: True) -> LinkFailures:
     plane: Any = SimpleNamespace(are_followed=followed)
-    return LinkFailures(lambda: TRIANGLE, epochs, plans, lambda down: None, lambda reaction: None, plane, False)
+    return LinkFailures(lambda: TRIANGLE, epochs, plans, lambda down: None, lambda reaction: None, plane, False, 0.1)
 
 
 def test_when_links_change_everything_that_is_to_come_is_planned_again(epochs: Epochs) -> None:
@@ -88,6 +88,17 @@ def test_a_round_is_disturbed_when_routers_have_left_the_trees_and_when_they_ret
     answers = [True, False, False, True, True]
     failures = _failures(epochs, lambda left: {}, lambda trees: answers.pop(0))
     assert [failures.disturbed(0, 1) for _ in range(5)] == [False, True, True, True, False]
+
+
+def test_routers_that_find_no_ways_are_given_up_and_nothing_is_planned(epochs: Epochs) -> None:
+    failures = _failures(epochs, lambda left: {0: PLANS[110.0]}, lambda trees: False)
+    failures.links_are_down([frozenset("ab")])
+    failures.links_are_down([], overtaken=lambda: True)
+    assert [reaction.trouble[:30] for reaction in failures.reactions] == [
+        "the routers did not find the s",
+        "links changed again before the",
+    ]
+    assert _after(epochs, 0) == 100
 
 
 def test_the_policy_of_a_round_and_those_that_follow() -> None:
