@@ -96,10 +96,10 @@ def quantise(
     saturated = 0
     if max(rounded.max(initial=0), -rounded.min(initial=0)) > limit:
         too_large = np.abs(rounded) > limit
-        saturated = np.count_nonzero(too_large)
+        saturated = int(np.count_nonzero(too_large))
         residual[too_large] = 0
         np.clip(rounded, -limit, limit, out=rounded)
-    return Quantised(rounded.astype(np.int32), residual.astype(np.float32), int(saturated), int(non_finite))
+    return Quantised(rounded.astype(np.int32), residual.astype(np.float32), saturated, int(non_finite))
 
 
 def mean(
