@@ -23,7 +23,7 @@ _ROUND_COLUMNS = (
     *("round", "epoch", "phase", "start_ms", "completion_ms", "planned_ms", "packetisation_ms", "ratio"),
     *("expected", "delivered", "exact", "digests_equal", "steps", "trustworthy", "reasons"),
 )
-_REPORTED_PACKAGES = ("testbed", "numpy", "networkx", "pulp", "highspy", "pyroute2", "scikit-learn")
+_REPORTED_PACKAGES = ("testbed", "numpy", "networkx", "pulp", "highspy", "pyroute2", "scikit-learn", "torch")
 
 
 class RunDirectory:
