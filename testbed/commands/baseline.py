@@ -55,7 +55,7 @@ def execute(arguments: argparse.Namespace) -> int:
         return 0
     measured = summary["measured"]
     print(
-        f"all-reduce: median {measured['exchange_ms']['median']:.1f} ms, longest {measured['exchange_ms']['max']:.1f}; "
+        f"all-reduce: mean {measured['exchange_ms']['mean']:.1f} ms, longest {measured['exchange_ms']['max']:.1f}; "
         f"islands idle {measured['idle_fraction']:.1%}, {measured['steps_per_s']:.3f} steps/s; "
         f"results in {summary['run_dir']}"
     )

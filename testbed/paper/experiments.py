@@ -129,7 +129,7 @@ def _lateness(summary: Summary) -> float:
 def _in_short(summary: Summary) -> str:
     measured = summary["measured"]
     if "exchange_ms" in measured:
-        return f"{measured['exchange_ms']['median']:.1f} ms an all-reduce, idle {measured['idle_fraction']:.1%}"
+        return f"{measured['exchange_ms']['mean']:.1f} ms an all-reduce, idle {measured['idle_fraction']:.1%}"
     text = f"{measured['round_time_ms']['median']:.1f} ms of {summary['predicted']['round_time_ms']:.1f}"
     busy = summary["training"]["busy_fraction"]
     return text if busy is None else f"{text}, islands trained {busy:.1%} of the time"
