@@ -29,7 +29,7 @@ _ROUND_COLUMNS = (
 )
 _MEMORY_COLUMNS = ("round", "island", "ms", "slots", "memory_gb")
 _MIXING_COLUMNS = ("round", "island", "contributor", "weight")
-_REPORTED_PACKAGES = ("testbed", "numpy", "networkx", "pulp", "highspy", "pyroute2", "scikit-learn")
+_REPORTED_PACKAGES = ("testbed", "numpy", "networkx", "pulp", "highspy", "pyroute2", "scikit-learn", "torch")
 
 
 class RunDirectory:

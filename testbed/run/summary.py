@@ -19,6 +19,7 @@ from testbed.run.settings import RunSettings
 from testbed.run.startup import MemoryBudget
 from testbed.run.strain import Strain, suggestion
 from testbed.run.swaps import Swap
+from testbed.run.training_summary import training_summary
 from testbed.scale import Scale
 
 STRICT_RATIO = 0.05
@@ -136,7 +137,7 @@ def summarise(outcome: Outcome) -> dict[str, Any]:
         },
         "memory": _memory(outcome),
         "number_format": outcome.settings.number_format,
-        "training": _training(outcome),
+        "training": training_summary(records, outcome.settings.training, scale),
         "values": {
             name: sum(int(report[name]) for record in records for report in record.ready.values())
             for name in ("saturated", "non_finite", "denormal")
@@ -251,28 +252,6 @@ def _memory(outcome: Outcome) -> dict[str, Any]:
             }
             for island, slots in sorted(high_water.items())
         },
-    }
-
-
-def _training(outcome: Outcome) -> dict[str, Any]:
-    """Steps, and the share of the time in which the emulated accelerators computed; null if steps take no set time."""
-    settings, scale, records = outcome.settings.training, outcome.settings.scale, outcome.records
-    steps = sum(record.steps for record in records)
-    elapsed_ms = scale.undilated_ms(records[-1].ended_ns - records[0].training_began_ns)
-    compute_ms = [
-        scale.undilated_ms(report["compute_ns"]) / report["steps"]
-        for record in records
-        for report in record.trained.values()
-        if report["steps"]
-    ]
-    return {
-        "overlap": int(settings.overlap),
-        "step_ms": settings.step_ms,
-        "steps": steps,
-        "elapsed_ms": elapsed_ms,
-        "steps_per_s": steps / elapsed_ms * 1e3,
-        "busy_fraction": steps * settings.step_ms / elapsed_ms if settings.step_ms else None,
-        "compute_ms": {"median": statistics.median(compute_ms), "max": max(compute_ms)} if compute_ms else None,
     }
 
 
