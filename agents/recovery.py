@@ -38,13 +38,15 @@ class RepairSettings:
     """How a host repairs.
 
     `peers`: island ids by address, of the other islands' hosts that have the same shard. `fetch`: whether to fetch
-    from them what the WAN has lost. `hold_off_ns`: how long to wait at least for what is missing.
+    from them what the WAN has lost. `hold_off_ns`: how long to wait at least for what is missing. `uplink_bps`: the
+    host's share of the island's; answers take a quarter of it.
     """
 
     edge_address: str
     peers: Mapping[str, int]
     fetch: bool
     hold_off_ns: int
+    uplink_bps: float
 
 
 class Recovery:
@@ -58,9 +60,8 @@ class Recovery:
         settings: RepairSettings,
         number_format: int,
         key: bytes | None,
-        uplink_bps: float,
     ) -> None:
-        """`uplink_bps`: the host's share of it; answers take a share of that. Raises OSError."""
+        """Raises OSError."""
         self._settings = settings
         self._shard = shard
         self._key = key
@@ -71,7 +72,7 @@ class Recovery:
         self._round_trips = RoundTrips(settings.hold_off_ns)
         self._addresses = {island: peer for peer, island in settings.peers.items()}
         interval_ns = settings.hold_off_ns // 2
-        self._answering = Answering(shard, area, settings.peers, uplink_bps, interval_ns, number_format, key)
+        self._answering = Answering(shard, area, settings.peers, settings.uplink_bps, interval_ns, number_format, key)
         self._round: tuple[int, int] | None = None
         self._fetching: Fetching | None = None
         self._fetches_sent = 0

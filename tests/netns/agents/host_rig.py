@@ -185,7 +185,7 @@ class Host:
             address=HOST,
             host_addresses=[HOST],
             interface="up0",
-            line_rate_bps=1e9,
+            most_catch_up_ns=20_000_000,
             exchange_area=str(directory / "area"),
             islands=3,
             depth=2,
@@ -196,6 +196,7 @@ class Host:
                 "peers": {PEER: 1},
                 "fetch": fetch,
                 "hold_off_ns": HOLD_OFF_NS,
+                "uplink_bps": 1e8,
             },
         )
         assert self.ask("epoch", epoch=EPOCH, phases=PHASES) == {"type": "epoch_ready", "epoch": EPOCH}

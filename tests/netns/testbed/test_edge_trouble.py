@@ -20,8 +20,8 @@ import pytest
 from aggregator.wire.packet import CONTRIBUTION_PORT, HEADER_BYTES, VALUE_BYTES, Header, Kind, write_packet
 from testbed.network import naming
 from testbed.topology.load import load_topology
+from tests.netns.testbed.background import WAIT_S, Running, datagrams_at, processes_of, running
 from tests.netns.testbed.command import run_json
-from tests.netns.testbed.running import WAIT_S, Running, datagrams_at, processes_of, running
 
 ROOT = Path(__file__).parents[3]
 NATIVE = ROOT / "aggregator" / "engines" / "native"

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from testbed.run.settings import REFERENCE_PAYLOAD_GB
+from tests.netns.testbed.background import WAIT_S, datagrams_at, processes_of, running
 from tests.netns.testbed.command import Finished, run_json
-from tests.netns.testbed.running import WAIT_S, datagrams_at, processes_of, running
 
 ISLANDS = "abcd"
 CORE = {"a-b": 4.0, "b-c": 6.0, "c-d": 3.0, "d-a": 5.0}

@@ -1,16 +1,17 @@
-"""A run of the main job in the background, and its processes."""
+"""Runs in the background, for tests that act on them."""
 
 import json
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from testbed.run.state import STATE_ROOT
 from tests.netns.testbed.command import command_line, leftovers
 
 WAIT_S = 90
@@ -19,10 +20,11 @@ WAIT_S = 90
 class Running:
     """A run in the background; `wait_for` reads what it prints."""
 
-    def __init__(self, run_dir: Path, *options: str):
+    def __init__(self, run_dir: Path, *options: str, within: Sequence[str] = ()):
+        """`within`: a command that runs the command line that follows it."""
         self.run_dir = run_dir
         self.process = subprocess.Popen(
-            command_line("run", "--workload", "synthetic", "--out", str(run_dir), *options),
+            [*within, *command_line("run", "--workload", "synthetic", "--out", str(run_dir), *options)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -39,9 +41,14 @@ class Running:
 
     def finish(self) -> tuple[int, dict[str, Any]]:
         """Exit code and summary."""
-        _, errors = self.process.communicate(timeout=WAIT_S)
+        code, errors = self.end()
         assert errors == ""
-        return self.process.returncode, json.loads((self.run_dir / "summary.json").read_text(encoding="utf-8"))
+        return code, json.loads((self.run_dir / "summary.json").read_text(encoding="utf-8"))
+
+    def end(self) -> tuple[int, str]:
+        """Wait for it; exit code and what it said on standard error."""
+        _, errors = self.process.communicate(timeout=WAIT_S)
+        return self.process.returncode, errors
 
     def events(self, kind: str) -> list[dict[str, Any]]:
         lines = (self.run_dir / "events.jsonl").read_text(encoding="utf-8").splitlines()
@@ -49,13 +56,18 @@ class Running:
 
     @property
     def run_id(self) -> str:
+        """From its mark, which is there before its run directory; else from what it left."""
+        for owner in STATE_ROOT.glob("[!.]*/owner.json"):
+            if json.loads(owner.read_text(encoding="utf-8"))["run_dir"] == str(self.run_dir):
+                return owner.parent.name
         manifest = json.loads((self.run_dir / "manifest.json").read_text(encoding="utf-8"))
         return str(manifest["run_id"])
 
 
 @contextmanager
-def running(run_dir: Path, *options: str) -> Iterator[Running]:
-    run = Running(run_dir, *options)
+def running(run_dir: Path, *options: str, within: Sequence[str] = ()) -> Iterator[Running]:
+    """A run that is interrupted if it has not ended by then, and has left nothing behind."""
+    run = Running(run_dir, *options, within=within)
     try:
         yield run
     finally:
