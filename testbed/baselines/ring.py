@@ -28,6 +28,7 @@ from testbed.network.emulated import EmulatedNetwork, build_network, emulated_li
 from testbed.network.namespaces import entered, write_sysctls
 from testbed.run.frames import frame_payload
 from testbed.run.machine import check_machine
+from testbed.run.opening import choose_run_directory
 from testbed.run.processes import ANSWER_TIMEOUT_S, TRAINING_TIMEOUT_S, Fleet, spawn
 from testbed.run.rundir import RunDirectory, check_run_directory, make_run_directory
 from testbed.run.settings import RunSettings
@@ -62,7 +63,7 @@ def run_ring(settings: RunSettings, console: Console) -> dict[str, Any]:
         f"ring: {' '.join(ring.islands)}: {ring.pipelined_ms:.1f} ms if parts move on by themselves, "
         f"{ring.synchronous_ms:.1f} if every step waits for all"
     )
-    run_dir = make_run_directory(settings.out, settings.policy)
+    run_dir = make_run_directory(choose_run_directory(settings.out, settings.policy), settings.out)
     with marked_run(run_dir.path, run_dir.give_to_caller) as state, ExitStack() as undo:
         run_dir.manifest(settings, state.run_id, topology_to_json(topology), asdict(ring))
         network = build_network(topology, links, kind, state.run_id)

@@ -18,6 +18,7 @@ from testbed.run.rounds import RoundRecord
 from testbed.run.settings import RunSettings
 from testbed.run.startup import MemoryBudget
 from testbed.run.strain import Strain, suggestion
+from testbed.run.swaps import Swap
 from testbed.run.training_summary import training_summary
 from testbed.scale import Scale
 
@@ -44,6 +45,7 @@ class Outcome:
     links_kind: str
     multicast_plane: str
     reactions: Sequence[Reaction]
+    swaps: Sequence[Swap]
     run_dir: str
     warnings: Sequence[str]
 
@@ -150,6 +152,7 @@ def summarise(outcome: Outcome) -> dict[str, Any]:
         "accuracy": {name: values["accuracy"] for name, values in outcome.evaluations.items() if "accuracy" in values},
         "multicast": dict(outcome.saving),
         "epochs": [_epoch(epoch, records, scale) for epoch in outcome.epochs],
+        "policy_swaps": [asdict(swap) for swap in outcome.swaps],
         "link_failures": [asdict(reaction) for reaction in outcome.reactions],
         "outages": [
             {
@@ -193,7 +196,7 @@ def _epoch(epoch: Epoch, records: Sequence[RoundRecord], scale: Scale) -> dict[s
 
 
 def _failures(outcome: Outcome) -> list[str]:
-    """What links that failed did to the run, in words."""
+    """What links that failed did to the run, and which swaps of the policy failed, in words."""
     told = []
     for reaction in outcome.reactions:
         if reaction.cut_off:
@@ -202,6 +205,11 @@ def _failures(outcome: Outcome) -> list[str]:
         if reaction.trouble:
             links = f"{', '.join(reaction.down)} down" if reaction.down else "all links up"
             told.append(f"with {links} there was no new plan: {reaction.trouble}")
+    told += [
+        f"the swap to {swap.policy} ({swap.cause}) was given up: {swap.error}"
+        for swap in outcome.swaps
+        if swap.state == "failed"
+    ]
     outages_ns = [outage.duration_ns for record in outcome.records for outage in record.outages]
     if outages_ns:
         longest_ms = outcome.settings.scale.undilated_ms(max(outages_ns))
