@@ -170,7 +170,7 @@ class Rounds:
         self._pace = pace
         self._hooks = hooks
         time_dilation = epochs.current.scale.time_dilation
-        self._training_timeout_s = TRAINING_TIMEOUT_S * time_dilation
+        self._training_timeout_s = TRAINING_TIMEOUT_S * time_dilation + pace.set_training_s
         self._answer_timeout_s = ANSWER_TIMEOUT_S * time_dilation
         self._next_start_ns = 0
         self._training_began_ns = 0
