@@ -10,7 +10,6 @@ from testbed.live.server import Command
 from testbed.run.conductor import Conductor
 from testbed.run.settings import RunSettings
 
-
 # What can be done once there is what it is done to.
 _LATER = ("link_show", "link_set", "policy_show", "policy_set", "pause", "resume", "stop")
 

@@ -26,6 +26,8 @@ from testbed.run.settings import NUMBER_FORMATS, RunSettings
 from testbed.run.state import RunState
 
 EXCHANGE_DEPTH = 4  # rounds that an exchange area holds: the one on its way, and those being checked
+# After a stall, hosts send at most so much of the schedule at once: links hold 50 ms of their rate (the default queue).
+MOST_CATCH_UP_MS = 20.0
 MEMORY_FLOOR_MS = 5.0
 MEMORY_FLOOR_SLOTS = 32
 
@@ -194,7 +196,7 @@ def _set_up(start_up: StartUp, process: Process) -> dict[str, Any]:
                 "shard_values": list(start_up.epoch.shard_values),
                 "host_addresses": [naming.host_address(island_id, host) for host in hosts],
                 "address": naming.host_address(island_id, process.host),
-                "line_rate_bps": settings.scale.rate_bps(start_up.topology.islands[island_id].access_up_gbps),
+                "most_catch_up_ns": settings.scale.emulated_ns(MOST_CATCH_UP_MS),
                 "interface": naming.HOST_TO_EDGE,
             }
         )
