@@ -37,7 +37,7 @@ _VALUE_COUNT_AT = 22
 _CHECKSUM_AT = HEADER_BYTES - 4
 
 
-class TB(Packet):  # type: ignore[misc]
+class TB(Packet):
     """One datagram; `value_count` and `checksum` are computed when they are left out. The payload is its values."""
 
     name = "Testbed"
@@ -77,7 +77,7 @@ class TB(Packet):  # type: ignore[misc]
         """Whether the checksum that was read is that of the datagram, which must have been captured whole."""
         datagram = bytes(self.original)
         covered = datagram[:_CHECKSUM_AT] + bytes(4) + datagram[HEADER_BYTES:]
-        return zlib.crc32(covered) == self.checksum
+        return zlib.crc32(covered) == int(self.checksum)
 
 
 for _port in (CONTRIBUTION_PORT, RESULT_PORT, REPAIR_PORT):

@@ -1,0 +1,41 @@
+"""`testbed analyze`: loss and recovery, from captures."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from testbed.commands.arguments import whole_number
+
+
+def add_parser(commands: Any) -> None:
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "analyze",
+        help="explain loss and recovery from captures",
+        description="Account for every packet in captures: where each was lost, what was repaired, and how fast. "
+        "Reads pcapng and pcap; needs no root. Exit code 1: captures are incomplete, or packets unexplained.",
+        epilog="example: testbed analyze runs/20261129T204500-all-to-all",
+    )
+    parser.add_argument("paths", type=Path, nargs="+", metavar="RUN|FILE", help="a run directory, or capture files")
+    parser.add_argument("--recording", type=whole_number(1), metavar="N", help="which recording of the run, if several")
+    parser.add_argument("--csv", type=Path, metavar="DIR", help="write streams, hops, lost packets and repairs as CSV")
+    parser.add_argument("--json", action="store_true", help="print one JSON document instead of the tables")
+    parser.set_defaults(execute=execute)
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    # Reading captures takes what other commands do not need.
+    from testbed.analyze.analysis import analyse  # noqa: PLC0415
+    from testbed.analyze.captures import Captures, find_captures  # noqa: PLC0415
+    from testbed.analyze.report import print_report, to_json, write_csv  # noqa: PLC0415
+
+    analysis = analyse(Captures(find_captures(arguments.paths, arguments.recording)))
+    if arguments.csv is not None:
+        write_csv(analysis, arguments.csv)
+    if arguments.json:
+        print(json.dumps(to_json(analysis), indent=2))
+    else:
+        print_report(Console(highlight=False, soft_wrap=True), analysis)
+    return 0 if analysis.reconciled and analysis.complete else 1
