@@ -10,6 +10,7 @@ from testbed.analyze.judging import Streams, class_name, judge_hops
 from testbed.analyze.order import Order
 from testbed.analyze.repairs import Repairs
 from testbed.analyze.results import Analysis, Repair
+from testbed.analyze.rounds import Rounds
 from testbed.analyze.sums import Sums
 from testbed.analyze.transits import Transits
 from testbed.errors import TestbedError
@@ -17,7 +18,7 @@ from testbed.errors import TestbedError
 
 def analyse(captures: Captures) -> Analysis:
     """What the captures tell. Raises TestbedError if they are damaged, or have no packets of ours."""
-    flows, order, sums, repairs = Flows(), Order(), Sums(captures), Repairs(captures)
+    flows, order, rounds, sums, repairs = Flows(), Order(), Rounds(), Sums(captures), Repairs(captures)
     transits = Transits(len(captures.points), list(captures.peers.items()))
     packets: Counter[int] = Counter()
     for reached_ns, sightings, others in captures.sightings():
@@ -33,15 +34,24 @@ def analyse(captures: Captures) -> Analysis:
         repairs.add(sightings, kind)
         for each, count in zip(*np.unique(kind, return_counts=True), strict=True):
             packets[int(each)] += int(count)
-        transits.finish(reached_ns)
-        sums.finish(reached_ns)
+        rounds.add(sightings, kind)
+        left_out = rounds.begun_by(captures.start_ns, transits.longest_ns)
+        transits.finish(reached_ns, left_out)
+        sums.finish(reached_ns, left_out)
     if not packets:
         names = ", ".join(str(file.path) for file in captures.files)
         raise TestbedError(f"{names}: none of our packets among {captures.frames} frames; see docs/capture.md")
     start_ns = captures.first_ns if captures.start_ns is None else captures.start_ns
     end_ns = captures.last_ns if captures.end_ns is None else captures.end_ns
-    transits.finish_all(start_ns, end_ns)
-    sums.finish_all()
+    left_out = np.concatenate(
+        [
+            rounds.begun_by(captures.start_ns, transits.longest_ns),
+            transits.open_rounds(end_ns),
+            sums.open_rounds(end_ns, transits.longest_ns),
+        ]
+    )
+    transits.finish_all(start_ns, end_ns, left_out)
+    sums.finish_all(left_out)
     patterns = list(transits.patterns.values())
     hops = judge_hops(captures, patterns, order)
     judged = Streams(captures, flows.all, patterns, order)
@@ -57,6 +67,7 @@ def analyse(captures: Captures) -> Analysis:
         streams=streams,
         repair=_repair(repairs),
         lost=judged.lost,
+        partial_rounds=np.unique(left_out).tolist(),
         complete=not warnings,
         unexplained=sum(hop.unexplained for hop in hops) + sum(stream.unexplained for stream in streams),
         warnings=warnings,

@@ -61,7 +61,6 @@ class CaptureFile:
 
     path: Path
     interfaces: list[Interface] = field(default_factory=list)
-    comment: str = ""
     cut: bool = False
     _order: str = "<"
     _base: int = 0
@@ -177,8 +176,6 @@ class CaptureFile:
                 starts.append(at)
             elif kind == _INTERFACE:
                 self._read_interface(buffer[at : at + total])
-            elif kind == _SECTION:
-                self.comment = dict(self._options(buffer[at : at + total], 24)).get(_COMMENT, b"").decode()
             elif kind == _SIMPLE:
                 raise TestbedError(f"{self.path}: its packets have no times; capture with enhanced packet blocks")
             at += total

@@ -10,7 +10,7 @@ from testbed.analyze.flows import CONTRIBUTION, OTHER, REPAIR, Flow
 from testbed.analyze.order import Order
 from testbed.analyze.results import Hop, LostPacket, Stream
 from testbed.analyze.sums import SourceCounts
-from testbed.analyze.transits import HEAD, TAIL, Pattern
+from testbed.analyze.transits import HEAD, LEFT_OUT, TAIL, Pattern
 from testbed.analyze.ways import Way
 
 
@@ -38,11 +38,11 @@ def judge_hops(captures: Captures, patterns: Sequence[Pattern], order: Order) ->
             packets = pattern.packets
             hop.sent += sent * packets
             hop.received += received * packets
-            if sent > received and pattern.when == TAIL:
+            if sent > received and pattern.when & TAIL:
                 hop.in_flight += (sent - received) * packets
             elif sent > received:
                 missing += (sent - received) * packets
-            elif sent == 0 and pattern.when == HEAD:
+            elif sent == 0 and pattern.when & HEAD:
                 hop.entering += received * packets
             elif sent == 0:
                 strangers += received * packets
@@ -101,7 +101,7 @@ class Streams:
             receiver = points[leaf].island
             stream = self.streams.setdefault((source, receiver), Stream(points[roots[0]].island, receiver))
             stream.reordered += self._order.reordered[flow, leaf]
-            for pattern in patterns:
+            for pattern in (pattern for pattern in patterns if not pattern.when & LEFT_OUT):
                 seen = _seen(pattern)
                 if not any(seen.get(root) for root in roots):
                     continue
@@ -110,8 +110,6 @@ class Streams:
                 if copies:
                     stream.arrived += pattern.packets
                     stream.duplicates += (copies - 1) * pattern.packets
-                elif pattern.when == TAIL:
-                    stream.in_flight += pattern.packets
                 elif loss := way.loss(seen, leaf):
                     stream.lost[loss.place] += pattern.packets
                 else:
@@ -129,12 +127,12 @@ class Streams:
         if counts.undelivered:
             access = next(point for point in here if point.is_edge and point.kind != "wire" and point.outbound)
             stream.lost[f"{access.node}>{access.peer.split(':')[0]}"] += counts.undelivered
-        stream.unrepaired = stream.sent - stream.in_flight - counts.delivered - counts.repaired
-        balance = stream.sent - stream.in_flight - stream.lost.total() - stream.unexplained - counts.delivered
+        stream.unrepaired = stream.sent - counts.delivered - counts.repaired
+        balance = stream.sent - stream.lost.total() - stream.unexplained - counts.delivered
         stream.unexplained += abs(balance) + counts.made_up
 
     def _note_losses(self, flow: Flow, way: Way, pattern: Pattern) -> None:
-        if pattern.when == TAIL or not pattern.rows:
+        if pattern.when & TAIL or not pattern.rows:
             return
         points, seen = self._captures.points, _seen(pattern)
         places = [

@@ -124,9 +124,10 @@ def find_packets(frames: Frames, link_type: NDArray[np.int64]) -> Found:
     identity ^= identity >> np.uint64(29)
     bad = _wrong_checksums(data, begin, header, frames.captured[frame] - (begin - frames.at[frame]), identity)
     packets = Packets(frame, addresses[:, 0], addresses[:, 1], header, identity, bad)
-    merged = len(np.unique(frame[np.isin(frame, several)]))
-    others = np.setdiff1d(np.arange(len(frames.at)), frame)
-    return Found(packets, _others(data, frames, others), merged, unreadable)
+    without = np.ones(len(frames.at), bool)
+    without[frame] = False
+    merged = int((~without[several]).sum())
+    return Found(packets, _others(data, frames, np.flatnonzero(without)), merged, unreadable)
 
 
 def _others(data: NDArray[np.uint8], frames: Frames, which: NDArray[np.int64]) -> Packets:

@@ -38,6 +38,7 @@ def to_json(analysis: Analysis) -> dict[str, Any]:
         "packets": dict(analysis.packets),
         "streams": [{**asdict(stream), "lost": dict(stream.lost)} for stream in analysis.streams],
         "hops": [{**asdict(hop), "hop": hop.name} for hop in analysis.hops],
+        "partial_rounds": analysis.partial_rounds,
         "lost_packets": len(analysis.lost),
         "nacks": repair.nacks,
         "fetches": repair.fetches,
@@ -102,6 +103,9 @@ def print_report(console: Console, analysis: Analysis) -> None:
             f" {repair.repaired} came ({repair.repairs} repairs), {repair.unrepaired} did not; "
             f"latency, ms: {spread or 'none'}"
         )
+    if analysis.partial_rounds:
+        rounds = ", ".join(str(number + 1) for number in analysis.partial_rounds)
+        console.print(f"left out of the streams, since the captures have only a part of them: rounds {rounds}")
     for warning in analysis.warnings:
         console.print(f"[yellow]{warning}[/yellow]")
     verdict = "every packet is accounted for" if analysis.reconciled else f"{analysis.unexplained} are unexplained"

@@ -31,7 +31,7 @@ class Hop:
 
 @dataclass
 class Stream:
-    """Contributions, in chunks, of one island to another: sent = delivered + in_flight + all of `lost` + unexplained.
+    """Contributions, in chunks, of one island to another: sent = delivered + all of `lost` + unexplained.
 
     `lost` has the place of each that was not delivered at once: a direction of a link, or a node. `repaired` of these
     came later; `unrepaired` never did. None: the place where that would show was not captured.
@@ -46,7 +46,6 @@ class Stream:
     unrepaired: int | None = None
     duplicates: int = 0
     reordered: int = 0
-    in_flight: int = 0
     unexplained: int = 0
     lost: Counter[str] = field(default_factory=Counter)
 
@@ -94,6 +93,8 @@ class Analysis:
     streams: list[Stream]
     repair: Repair
     lost: list[LostPacket]
+    partial_rounds: list[int]
+    """Rounds of which the captures lack the beginning or the end; they are in the hops but not in the streams."""
     complete: bool
     unexplained: int
     warnings: list[str]

@@ -12,7 +12,7 @@ from testbed.analyze.keyed import KeyedRows, grown
 from testbed.analyze.transits import HORIZON_NS
 
 _COLUMNS = ("arrived", "summed", "delivered", "repaired")
-_ROW = np.dtype([("island", "i8"), ("last_ns", "i8"), *((name, "u8") for name in _COLUMNS)])
+_ROW = np.dtype([("island", "i8"), ("round", "i8"), ("last_ns", "i8"), *((name, "u8") for name in _COLUMNS)])
 
 
 @dataclass
@@ -73,29 +73,39 @@ class Sums:
         self._table = grown(self._table, len(self._rows))
         self._table[rows[fresh]] = np.zeros(1, _ROW)
         self._table["island"][rows] = island
+        self._table["round"][rows] = header["round"]
         np.maximum.at(self._table["last_ns"], rows, sightings.time_ns[chosen])
         bits = header["bitmap"].astype(np.uint64)
         for name, mask in zip(_COLUMNS, (arrived, summed, delivered, repaired), strict=True):
             mine = mask[chosen]
             np.bitwise_or.at(self._table[name], rows[mine], bits[mine])
 
-    def finish(self, now_ns: int) -> None:
-        """Sum up the chunks that are done at this time of the captures."""
+    def finish(self, now_ns: int, left_out: NDArray[np.int64]) -> None:
+        """Sum up the chunks that are done at this time of the captures, but for those of rounds to be left out."""
         if now_ns < self._next_look_ns:
             return
         self._next_look_ns = now_ns + HORIZON_NS // 10
         table = self._table[: len(self._rows)]
         done = table["last_ns"] < now_ns - HORIZON_NS
         if done.any():
-            self._sum_up(table[done])
+            self._sum_up(table[done], left_out)
             self._table = table[~done]
             self._rows.keep(~done)
 
-    def finish_all(self) -> None:
-        """Sum up all."""
-        self._sum_up(self._table[: len(self._rows)])
+    def open_rounds(self, end_ns: int, longest_ns: int) -> NDArray[np.int64]:
+        """The rounds of chunks that were not done shortly before the end."""
+        table = self._table[: len(self._rows)]
+        delivered = table["delivered"] | table["repaired"]
+        open_ = (table["arrived"] & ~table["summed"]) | (table["summed"] & ~delivered)
+        rounds: NDArray[np.int64] = table["round"][(open_ != 0) & (table["last_ns"] + longest_ns >= end_ns)]
+        return rounds
 
-    def _sum_up(self, table: NDArray[np.void]) -> None:
+    def finish_all(self, left_out: NDArray[np.int64]) -> None:
+        """Sum up all, but for the rounds to be left out."""
+        self._sum_up(self._table[: len(self._rows)], left_out)
+
+    def _sum_up(self, table: NDArray[np.void], left_out: NDArray[np.int64]) -> None:
+        table = table[~np.isin(table["round"], left_out)]
         for island in np.unique(table["island"]).tolist():
             mine = table[table["island"] == island]
             arrived, summed, delivered, repaired = (mine[name] for name in _COLUMNS)

@@ -12,8 +12,9 @@ from testbed.analyze.keyed import KeyedRows, grown
 HORIZON_NS = 10 * 10**9
 """A packet that was not seen for so long, in the time of the captures, is done."""
 
-DONE, TAIL, HEAD = 0, 1, 2
-"""Whether a packet may have been on its way when the captures ended (tail) or began (head)."""
+TAIL, HEAD, LEFT_OUT = 1, 2, 4
+"""Whether a packet may have been on its way when the captures ended (tail) or began (head); whether it is of a round of
+which the captures have only a part."""
 
 FACTS = np.dtype(
     [
@@ -34,7 +35,7 @@ FACTS = np.dtype(
 
 @dataclass
 class Pattern:
-    """How often a flow's packets were seen at each point, and how many packets so. `when`: DONE, TAIL or HEAD."""
+    """How often a flow's packets were seen at each point, and how many packets so. `when`: TAIL, HEAD and LEFT_OUT."""
 
     flow: int
     seen: NDArray[np.uint16]
@@ -84,29 +85,49 @@ class Transits:
             spans = self._facts["last_ns"][rows[timed]] - self._facts["first_ns"][rows[timed]]
             self.longest_ns = max(self.longest_ns, int(spans.max()))
 
-    def finish(self, now_ns: int) -> None:
-        """Sum up the packets that are done at this time of the captures: all files have come so far."""
+    def finish(self, now_ns: int, left_out: NDArray[np.int64]) -> None:
+        """Sum up the packets that are done at this time of the captures: all files have come so far.
+
+        `left_out`: the rounds of which the captures lack the beginning or the end.
+        """
         if now_ns < self._next_look_ns:
             return
         self._next_look_ns = now_ns + HORIZON_NS // 10
         count = len(self._rows)
         done = self._facts["last_ns"][:count] < now_ns - HORIZON_NS
         if done.any():
-            self._sum_up(self._facts[:count][done], self._seen[:count][done], np.zeros(int(done.sum()), np.int64))
+            self._sum_up(self._facts[:count][done], self._seen[:count][done], left_out)
             self._facts, self._seen = self._facts[:count][~done], self._seen[:count][~done]
             self._rows.keep(~done)
 
-    def finish_all(self, start_ns: int, end_ns: int) -> None:
-        """Sum up all; the captures began and ended at these times."""
+    def open_rounds(self, end_ns: int) -> NDArray[np.int64]:
+        """The rounds of packets that may have been on their way at the end."""
         count = len(self._rows)
         facts, seen = self._facts[:count], self._seen[:count]
-        when = np.where(facts["last_ns"] + self.longest_ns >= end_ns, TAIL, DONE)
-        when = np.where(facts["first_ns"] - self.longest_ns <= start_ns, HEAD, when)
-        self._sum_up(facts, seen, when)
+        open_ = (facts["last_ns"] + self.longest_ns >= end_ns) & (seen[:, self._out] > seen[:, self._in]).any(axis=1)
+        return facts["round"][open_].astype(np.int64)
 
-    def _sum_up(self, facts: NDArray[np.void], seen: NDArray[np.uint16], when: NDArray[np.int64]) -> None:
+    def finish_all(self, start_ns: int, end_ns: int, left_out: NDArray[np.int64]) -> None:
+        """Sum up all; the captures began and ended at these times."""
+        count = len(self._rows)
+        facts = self._facts[:count]
+        when = np.where(facts["last_ns"] + self.longest_ns >= end_ns, TAIL, 0)
+        when |= np.where(facts["first_ns"] - self.longest_ns <= start_ns, HEAD, 0)
+        self._sum_up(facts, self._seen[:count], left_out, when)
+
+    def _sum_up(
+        self,
+        facts: NDArray[np.void],
+        seen: NDArray[np.uint16],
+        left_out: NDArray[np.int64],
+        when: NDArray[np.int64] | None = None,
+    ) -> None:
+        if not len(facts):
+            return
+        when = np.zeros(len(facts), np.int64) if when is None else when
+        when = when | np.where(np.isin(facts["round"], left_out), LEFT_OUT, 0)
         pattern_hash = seen @ self._spread
-        key = pattern_hash * np.uint64(8) + (facts["bad"].astype(np.uint64) * np.uint64(4) + when.astype(np.uint64))
+        key = pattern_hash * np.uint64(16) + (facts["bad"].astype(np.uint64) * np.uint64(8) + when.astype(np.uint64))
         key += facts["flow"].astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         _, first, inverse, counts = np.unique(key, return_index=True, return_inverse=True, return_counts=True)
         order = np.argsort(inverse, kind="stable")

@@ -15,8 +15,8 @@ _COUNTERS = (
     *("frames_in", "frames_out", "dropped_queue", "dropped_loss", "dropped_other", "dropped_down"),
     *("duplicated", "corrupted", "reordered"),
 )
-_SETTLE_MS = 50.0  # on top of the longest way through a link
 _LOOK_S = 0.005
+_QUIET_WAYS = 3  # longest ways through a link, one after the other
 
 
 class Captures:
@@ -61,10 +61,9 @@ class Captures:
         return about
 
     def stop(self) -> dict[str, Any]:
-        """End the recording when what is on its way has arrived. Raises TestbedError if there is none, or RunFailed."""
+        """End the recording at once. Raises TestbedError if there is none, or RunFailed."""
         if self._recording is None:
             raise TestbedError("nothing is being recorded; begin with testbed capture start")
-        self._let_links_empty()
         recording, self._recording = self._recording, None
         recorded = recording.stop()
         self.recorded.append(recorded)
@@ -80,8 +79,12 @@ class Captures:
         return about
 
     def finish(self) -> list[str]:
-        """End what is still being recorded; returns warnings about recordings with gaps. Safe to call twice."""
+        """End what is still being recorded, when all has arrived; returns warnings about recordings with gaps.
+
+        Safe to call twice.
+        """
         if self._recording is not None:
+            self._let_links_empty()
             self.stop()
         return [
             f"recording {number} lacks {recorded.lost} of {recorded.frames + recorded.lost} frames: the machine or the "
@@ -91,15 +94,19 @@ class Captures:
         ]
 
     def _let_links_empty(self) -> None:
-        """Wait until no frame is on its way, but not longer than one can be."""
+        """Wait until no frame is on its way, and a little longer: so the captures show that nothing comes any more."""
         directions = self._links.directions().values()
-        longest_ns = max(
-            (each.one_way_delay_ns + each.jitter_ns + 8e9 * each.queue_bytes / each.rate_bps for each in directions),
-            default=0,
+        longest_s = max(
+            (
+                (each.one_way_delay_ns + each.jitter_ns) / 1e9 + 8 * each.queue_bytes / each.rate_bps
+                for each in directions
+            ),
+            default=0.0,
         )
-        deadline = time.monotonic() + (longest_ns / 1e6 + _SETTLE_MS) / 1e3
+        deadline = time.monotonic() + longest_s
         while time.monotonic() < deadline and any(map(_on_the_way, self._links.counters().values())):
             time.sleep(_LOOK_S)
+        time.sleep(_QUIET_WAYS * longest_s)
 
     def _counters(self) -> dict[str, dict[str, int]]:
         """What captures can be compared with: frames of each direction since the links were built."""
