@@ -151,6 +151,7 @@ class Streams:
                         shard=int(facts["shard"]),
                         chunk=int(facts["chunk"]),
                         number=int(facts["number"]),
+                        bitmap=int(facts["bitmap"]),
                         place=place,
                     )
                 )

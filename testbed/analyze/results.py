@@ -61,6 +61,7 @@ class LostPacket:
     shard: int
     chunk: int
     number: int
+    bitmap: int
     place: str
 
 

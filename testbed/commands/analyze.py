@@ -21,6 +21,17 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("paths", type=Path, nargs="+", metavar="RUN|FILE", help="a run directory, or capture files")
     parser.add_argument("--recording", type=whole_number(1), metavar="N", help="which recording of the run, if several")
     parser.add_argument("--csv", type=Path, metavar="DIR", help="write streams, hops, lost packets and repairs as CSV")
+    parser.add_argument(
+        "--explain",
+        metavar="SOURCE/ROUND/CHUNK",
+        help="tell the life of one contribution, for example nyc/3/17, numbers as in the packets and in lost.csv",
+    )
+    parser.add_argument(
+        "--plot",
+        type=Path,
+        metavar="FILE",
+        help="draw repair latency, loss over time, and the packet of --explain or else the first one that was lost",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of the tables")
     parser.set_defaults(execute=execute)
 
@@ -29,13 +40,30 @@ def execute(arguments: argparse.Namespace) -> int:
     # Reading captures takes what other commands do not need.
     from testbed.analyze.analysis import analyse  # noqa: PLC0415
     from testbed.analyze.captures import Captures, find_captures  # noqa: PLC0415
+    from testbed.analyze.explain import Wanted, explain, narrate, parse_wanted  # noqa: PLC0415
     from testbed.analyze.report import print_report, to_json, write_csv  # noqa: PLC0415
 
-    analysis = analyse(Captures(find_captures(arguments.paths, arguments.recording)))
+    wanted = None if arguments.explain is None else parse_wanted(arguments.explain)
+    paths = find_captures(arguments.paths, arguments.recording)
+    console = Console(highlight=False, soft_wrap=True)
+    captures = Captures(paths)
+    if wanted is not None and arguments.plot is None:
+        lines = narrate(captures, wanted, explain(captures, wanted))
+        print(json.dumps({"explained": lines}, indent=2) if arguments.json else "\n".join(lines))
+        return 0
+    analysis = analyse(captures)
     if arguments.csv is not None:
         write_csv(analysis, arguments.csv)
+    if arguments.plot is not None:
+        from testbed.plots.recovery import plot_recovery  # noqa: PLC0415 (drawing is slow to load)
+
+        lost = next((packet for packet in analysis.lost if packet.kind in {"contribution", "result"}), None)
+        if wanted is None and lost is not None:
+            contributor = (lost.bitmap & -lost.bitmap).bit_length() - 1
+            wanted = Wanted(str(contributor), lost.round, lost.chunk, lost.shard)
+        plot_recovery(analysis, captures, explain(captures, wanted) if wanted else [], arguments.plot)
     if arguments.json:
         print(json.dumps(to_json(analysis), indent=2))
     else:
-        print_report(Console(highlight=False, soft_wrap=True), analysis)
+        print_report(console, analysis)
     return 0 if analysis.reconciled and analysis.complete else 1
