@@ -50,13 +50,18 @@ static void shut_down(Pacer *pacer)
 
 static PyObject *pacer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *keywords[] = {"fd", "priority", NULL};
+    static char *keywords[] = {"fd", "priority", "line_rate_bps", NULL};
     Pacer *pacer;
     Sender *sender;
+    double line_rate_bps = 0;
     int fd, priority, error;
 
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "ii:Pacer", keywords, &fd, &priority))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "ii|d:Pacer", keywords, &fd, &priority, &line_rate_bps))
         return NULL;
+    if (!(line_rate_bps >= 0)) {
+        PyErr_SetString(PyExc_ValueError, "line_rate_bps must not be negative");
+        return NULL;
+    }
     if (priority < 0 || priority > sched_get_priority_max(SCHED_FIFO))
         return PyErr_Format(PyExc_ValueError, "priority is %d, it must be 0 (none) to %d", priority,
                             sched_get_priority_max(SCHED_FIFO));
@@ -64,6 +69,7 @@ static PyObject *pacer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     if (pacer == NULL)
         return NULL;
     sender = &pacer->sender;
+    sender->line_ns_per_byte = line_rate_bps > 0 ? 8e9 / line_rate_bps : 0;
     make_locks(sender);
     sender->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
     sender->done_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);

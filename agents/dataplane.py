@@ -8,12 +8,10 @@ Run control is docs/run-control.md. Nothing else happens here: no training, no g
 itself is in a native thread, so that a datagram leaves when it is due.
 """
 
-import gc
 import os
 import select
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -28,8 +26,9 @@ from agents.lan import Lan
 from agents.receiving import RoundReceiver, open_receiver, overflows, receive_buffer_bytes
 from agents.sending import RoundPackets, destination, frame_sizes, open_sender, probe_packet, turns_ns
 from agents.shard import Shard, make_shard
-from aggregator.wire.control import Channel, Message, inherited
+from aggregator.wire.control import Channel, Message, process_main
 from aggregator.wire.packet import HEADER_BYTES, PacketError, parse_packet
+from aggregator.wire.realtime import become_realtime
 from aggregator.wire.tag import parse_key
 
 PRIORITY = 4
@@ -58,10 +57,10 @@ class _Phase:
 class _Line:
     """A way out of the host: a socket bound to one source address, and the thread that sends on it."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, line_rate_bps: float) -> None:
         """Raises OSError."""
         self.socket = open_sender(address)
-        self.pacer = Pacer(self.socket.fileno(), PACER_PRIORITY)
+        self.pacer = Pacer(self.socket.fileno(), PACER_PRIORITY, line_rate_bps)
 
     def close(self) -> None:
         self.pacer.close()
@@ -101,8 +100,12 @@ class DataPlane:
         lan: Lan,
         number_format: int,
         key: bytes | None,
+        line_rate_bps: float,
     ) -> None:
-        """`shards` are all of the island's, `own` is this host's number among them. Raises OSError without sockets."""
+        """`shards` are all of the island's, `own` is this host's number among them. Raises OSError without sockets.
+
+        `line_rate_bps` is this host's share of the access link.
+        """
         self._channel = channel
         self._shard = shard = shards[own]
         self._frames = [frame_sizes(each) for each in shards]
@@ -111,6 +114,7 @@ class DataPlane:
         self._area = area
         self._number_format = number_format
         self._key = key
+        self._line_rate_bps = line_rate_bps
         self._packets = RoundPackets(shard, number_format, key)
         self._receiver = open_receiver(address)
         self._poll = select.poll()
@@ -124,7 +128,7 @@ class DataPlane:
         self._late = 0
         self._refused = 0
         self._overflows = 0
-        self.realtime = _become_realtime() and self._lines[address].pacer.realtime
+        self.realtime = become_realtime(PRIORITY) and self._lines[address].pacer.realtime
 
     def close(self) -> None:
         for line in self._lines.values():
@@ -133,7 +137,7 @@ class DataPlane:
         self._lan.close()
 
     def _add_line(self, address: str) -> None:
-        line = self._lines[address] = _Line(address)
+        line = self._lines[address] = _Line(address, self._line_rate_bps)
         self._poll.register(line.pacer.done_fd, select.POLLIN)
 
     def serve(self) -> None:
@@ -345,18 +349,6 @@ def _lateness_us(lateness_ns: NDArray[np.int64]) -> dict[str, float]:
     return {name: float(ordered[max(0, int(np.ceil(rank * len(ordered))) - 1)]) for name, rank in ranks.items()}
 
 
-def _become_realtime() -> bool:
-    """Take a low real-time priority and end garbage collection; False if the priority is not allowed."""
-    gc.collect()
-    gc.freeze()
-    gc.disable()
-    try:
-        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(PRIORITY))
-    except PermissionError:
-        return False
-    return True
-
-
 def _set_up(channel: Channel, message: Message) -> DataPlane:
     """Raises ValueError for anything but a `setup`, or one that does not fit together; OSError."""
     if message["type"] != "setup":
@@ -371,27 +363,23 @@ def _set_up(channel: Channel, message: Message) -> DataPlane:
     own: int = message["shard"]
     lan = Lan(message["job"], own, message["host_addresses"])
     key = parse_key(message["tag_key"])
-    return DataPlane(channel, shards, own, message["address"], area, lan, message["number_format"], key)
+    line_rate_bps = message["line_rate_bps"] * shard_values[own] / sum(shard_values)
+    return DataPlane(channel, shards, own, message["address"], area, lan, message["number_format"], key, line_rate_bps)
+
+
+def _serve(channel: Channel) -> None:
+    setup = channel.receive()
+    if setup is None or setup["type"] == "stop":
+        return
+    data_plane = _set_up(channel, setup)
+    try:
+        data_plane.serve()
+    finally:
+        data_plane.close()
 
 
 def main() -> int:
-    channel = inherited("The data-plane process of a host, started by a run.")
-    try:
-        setup = channel.receive()
-        if setup is None or setup["type"] == "stop":
-            return 0
-        data_plane = _set_up(channel, setup)
-        try:
-            data_plane.serve()
-        finally:
-            data_plane.close()
-    except (ValueError, LookupError, OSError) as error:
-        with suppress(OSError):
-            channel.send("error", message=f"data plane: {error}")
-        return 1
-    finally:
-        channel.close()
-    return 0
+    return process_main("data plane", "The data-plane process of a host, started by a run.", _serve)
 
 
 if __name__ == "__main__":

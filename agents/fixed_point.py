@@ -1,9 +1,10 @@
-"""32-bit fixed point: how floating-point parameters become integers that any number of islands can sum exactly.
+"""Fixed point: how floating-point parameters become integers that any number of islands can sum exactly.
 
 A value x of a tensor with exponent e is sent as the integer q = round(x · 2^e), half to even: value = q · 2^−e.
-A clique of n islands leaves ⌈log2 n⌉ bits of headroom: |q| ≤ 2^(31 − ⌈log2 n⌉) − 1, so that n of them never leave
-int32. Integer sums do not depend on the order of arrival. All scaling is by powers of two, in float64, where it is
-exact; every value goes through the same operations wherever it stands.
+With w bits, a clique of n islands leaves ⌈log2 n⌉ of them as headroom: |q| ≤ 2^(w − 1 − ⌈log2 n⌉) − 1, so that the sum
+of n fits as well. w is 32; or 16 or 8, and several values share a word (`agents.lanes`). Integer sums do not depend on
+the order of arrival. All scaling is by powers of two, in float64, where it is exact; every value goes through the same
+operations wherever it stands.
 """
 
 import math
@@ -35,18 +36,21 @@ def headroom_bits(clique_size: int) -> int:
     return (clique_size - 1).bit_length()
 
 
-def largest_integer(clique_size: int) -> int:
-    """The largest |q| that each of `clique_size` islands may send."""
-    return (1 << (31 - headroom_bits(clique_size))) - 1
+def largest_integer(clique_size: int, bits: int = 32) -> int:
+    """The largest |q| that each of `clique_size` islands may send. Raises ValueError if no bits are left for it."""
+    left = bits - 1 - headroom_bits(clique_size)
+    if left < 1:
+        raise ValueError(f"{bits} bits are too few for the sums of {clique_size} islands")
+    return (1 << left) - 1
 
 
-def scale_exponents(ranges: Sequence[float], max_clique_size: int) -> list[int]:
+def scale_exponents(ranges: Sequence[float], max_clique_size: int, bits: int = 32) -> list[int]:
     """The finest exponent e for each tensor: range · 2^e just fits an integer with the headroom of the largest clique.
 
     `ranges` are the largest magnitudes that the tensors' values are expected to have. Raises ValueError for a range
     that is not a positive number.
     """
-    limit = largest_integer(max_clique_size)
+    limit = largest_integer(max_clique_size, bits)
     exponents = []
     for position, value_range in enumerate(ranges):
         if not (math.isfinite(value_range) and value_range > 0):
@@ -68,14 +72,16 @@ def spread_exponents(sizes: Sequence[int], exponents: Sequence[int]) -> NDArray[
     return np.repeat(np.asarray(exponents, np.int32), np.asarray(sizes, np.int64))
 
 
-def quantise(values: NDArray[np.floating[Any]], exponents: NDArray[np.int32], clique_size: int) -> Quantised:
-    """Round `values` to integers that `clique_size` islands can sum.
+def quantise(
+    values: NDArray[np.floating[Any]], exponents: NDArray[np.int32], clique_size: int, bits: int = 32
+) -> Quantised:
+    """Round `values` to integers that `clique_size` islands can sum in `bits` bits.
 
     `values` and `exponents` have one shape. A value beyond the largest integer becomes that integer with its sign and
     is counted as saturated; one that is not a number, or infinite, becomes 0 and is counted as non-finite. Neither
     leaves a residual: an excess that is carried along would wind up round by round.
     """
-    limit = largest_integer(clique_size)
+    limit = largest_integer(clique_size, bits)
     wide = values.astype(np.float64)
     finite = np.isfinite(wide)
     wide[~finite] = 0

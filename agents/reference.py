@@ -4,23 +4,28 @@
         --values-per-chunk 2227 --schedule '[[[0,1,2,3,4,5,6,7,8]]]'
 
 The schedule is a list of rounds, each a list of cliques, each a list of island ids; it repeats, and islands that are
-in no clique of a round are idle. Prints one JSON document: `digests` (per round, per island), `saturated`, `non_finite`
-and `evaluations` (per island, after the last round).
+in no clique of a round are idle. Prints one JSON document: per round and island `digests` (of the mean) and
+`parameters_digests` (afterwards), `saturated`, `non_finite` and `evaluations` (per island, after the last round).
+
+`--steps` says how many steps go with each round, and repeats too. With `--overlap 1` a round carries the state before
+its steps, which are done while it is under way.
 """
 
 import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 
-from agents.exchange import IslandExchange
+from agents.exchange import PLAIN, ExchangeSettings, IslandExchange
 from agents.exchange_area import ExchangeArea, chunk_count
 from agents.fixed_point import scale_exponents
+from agents.lanes import WORD_BITS
+from agents.outer import OuterSettings
 from agents.pinned import ensure_pinned
 from agents.workloads import load_workload
 from agents.workloads.interface import Setting, Workload
@@ -30,10 +35,14 @@ Cliques = Sequence[Sequence[int]]
 
 @dataclass(frozen=True)
 class Outcome:
-    """`digests[round][island]`; `evaluations[island]` after the last round; counts of all islands and rounds."""
+    """`digests[round][island]` of the mean, `parameters_digests` after it; `evaluations[island]` after the last round,
+    and by the number of rounds done in `curve`; counts of all islands and rounds.
+    """
 
     digests: list[list[str]]
+    parameters_digests: list[list[str]]
     evaluations: list[Mapping[str, float]]
+    curve: dict[int, list[Mapping[str, float]]]
     saturated: int
     non_finite: int
 
@@ -52,46 +61,84 @@ def with_idle(cliques: Cliques, islands: int) -> list[list[int]]:
     return [list(clique) for clique in cliques] + [[island] for island in range(islands) if island not in seen]
 
 
+@dataclass(frozen=True)
+class Pace:
+    """Steps that go with each round (round k has steps[k mod their number]), before it or with overlap during it."""
+
+    steps: Sequence[int] = (1,)
+    overlap: bool = False
+
+
 def train_reference(
-    workload: Workload, setting: Setting, schedule: Sequence[Cliques], rounds: int, values_per_chunk: int
+    workload: Workload,
+    setting: Setting,
+    schedule: Sequence[Cliques],
+    rounds: int,
+    values_per_chunk: int,
+    pace: Pace = Pace(),
+    exchange: ExchangeSettings = PLAIN,
+    evaluate_every: int = 0,
 ) -> Outcome:
     """Train for `rounds` rounds; round k exchanges in the cliques of schedule[k mod its length].
 
-    `workload.prepare(setting)` must have been called. Raises ValueError for an empty schedule or one that does not fit.
+    `workload.prepare(setting)` must have been called. `evaluate_every`: also measure after each so many rounds, and at
+    the start. Raises ValueError for an empty schedule, or one that does not fit.
     """
     if not schedule:
         raise ValueError("the schedule has no rounds")
+    if not pace.steps:
+        raise ValueError("there are no steps")
     phases = [with_idle(cliques, setting.islands) for cliques in schedule]
     tensors = workload.tensors(setting)
     largest = max(len(clique) for cliques in phases for clique in cliques)
-    exponents = scale_exponents([tensor.range for tensor in tensors], largest)
-    shape = (1, setting.payload_values)
-    chunks = chunk_count(setting.payload_values, values_per_chunk)
+    exponents = scale_exponents([tensor.range for tensor in tensors], largest, WORD_BITS // exchange.lanes)
+    words = setting.payload_values // exchange.lanes
+    shape = (1, words)
+    chunks = chunk_count(words, values_per_chunk)
     areas, islands = [], []
     for island_id in range(setting.islands):
         area = ExchangeArea(
             np.zeros(shape, np.int32), np.zeros(shape, np.int32), np.zeros((1, chunks), np.uint64), values_per_chunk
         )
-        island = IslandExchange(workload.island(setting, island_id), tensors, island_id, area)
+        island = IslandExchange(workload.island(setting, island_id), tensors, island_id, area, exchange)
         island.set_scale(exponents)
         areas.append(area)
         islands.append(island)
 
-    digests, saturated, non_finite = [], 0, 0
+    digests, parameters_digests, saturated, non_finite, first_step = [], [], 0, 0, 0
+    curve = {0: _evaluate(islands)} if evaluate_every else {}
     for round_number in range(rounds):
+        steps = range(first_step, first_step + pace.steps[round_number % len(pace.steps)])
+        first_step = steps.stop
         cliques = phases[round_number % len(phases)]
+        if not pace.overlap:
+            _train(islands, steps)
         for clique in cliques:
             for member in clique:
-                islands[member].trainer.train(round_number)
                 contribution = islands[member].contribute(round_number, len(clique))
                 saturated += contribution.saturated
                 non_finite += contribution.non_finite
+        if pace.overlap:
+            _train(islands, steps)
         for clique in cliques:
             for member in clique:
                 _deliver(areas, clique, member)
-        digests.append([island.apply(round_number) for island in islands])
-    evaluations = [island.trainer.evaluate() for island in islands]
-    return Outcome(digests, evaluations, saturated, non_finite)
+        applied = [island.apply(round_number) for island in islands]
+        digests.append([each.digest for each in applied])
+        parameters_digests.append([each.parameters_digest for each in applied])
+        if evaluate_every and (round_number + 1) % evaluate_every == 0:
+            curve[round_number + 1] = _evaluate(islands)
+    return Outcome(digests, parameters_digests, _evaluate(islands), curve, saturated, non_finite)
+
+
+def _evaluate(islands: Sequence[IslandExchange]) -> list[Mapping[str, float]]:
+    return [island.trainer.evaluate() for island in islands]
+
+
+def _train(islands: Sequence[IslandExchange], steps: Iterable[int]) -> None:
+    for step in steps:
+        for island in islands:
+            island.trainer.train(step)
 
 
 def _deliver(areas: Sequence[ExchangeArea], clique: Sequence[int], receiver: int) -> None:
@@ -112,9 +159,15 @@ def main() -> int:
     parser.add_argument("--islands", type=int, required=True)
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--rounds", type=int, required=True)
-    parser.add_argument("--values", type=int, required=True, help="values in an island's payload")
+    parser.add_argument("--values", type=int, required=True, help="32-bit words in an island's payload")
     parser.add_argument("--values-per-chunk", type=int, required=True)
     parser.add_argument("--schedule", required=True, metavar="JSON", help="rounds of cliques of island ids")
+    parser.add_argument("--steps", default="[1]", metavar="JSON", help="steps that go with each round")
+    parser.add_argument("--overlap", type=int, choices=(0, 1), default=0, help="1: train while a round is under way")
+    parser.add_argument("--evaluate-every", type=int, default=0, metavar="N", help="also measure after each N rounds")
+    parser.add_argument("--lanes", type=int, choices=(1, 2, 4), default=1, help="values in each word")
+    parser.add_argument("--outer-learning-rate", type=float, default=1.0)
+    parser.add_argument("--outer-momentum", type=float, default=0.0)
     parser.add_argument(
         "--workload-dir", type=Path, metavar="DIR", help="what a run has prepared; default: prepare anew"
     )
@@ -122,12 +175,21 @@ def main() -> int:
     try:
         with tempfile.TemporaryDirectory() as scratch:
             directory = arguments.workload_dir or Path(scratch)
-            setting = Setting(directory, arguments.seed, arguments.islands, arguments.values)
+            setting = Setting(directory, arguments.seed, arguments.islands, arguments.values * arguments.lanes)
             workload = load_workload(arguments.workload)
             if arguments.workload_dir is None:
                 workload.prepare(setting)
-            schedule = json.loads(arguments.schedule)
-            outcome = train_reference(workload, setting, schedule, arguments.rounds, arguments.values_per_chunk)
+            outer = OuterSettings(arguments.outer_learning_rate, arguments.outer_momentum)
+            outcome = train_reference(
+                workload,
+                setting,
+                json.loads(arguments.schedule),
+                arguments.rounds,
+                arguments.values_per_chunk,
+                Pace(json.loads(arguments.steps), bool(arguments.overlap)),
+                ExchangeSettings(lanes=arguments.lanes, outer=outer),
+                arguments.evaluate_every,
+            )
     except (ValueError, OSError) as error:
         print(f"reference: {error}", file=sys.stderr)
         return 2

@@ -1,23 +1,24 @@
 """The trainer process of an island: trains, leaves contributions in the exchange area, averages what came in.
 
+Training is really done, and then lasts as long as the run says: an emulated accelerator takes its time.
+
     python -m agents.trainer --control-fd N
 
 Run control is docs/run-control.md. It runs at the lowest ordinary priority: it must never hold up a data plane.
 """
 
 import os
-import traceback
+import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from agents.exchange import IslandExchange
+from agents.exchange import ExchangeSettings, IslandExchange
 from agents.exchange_area import map_exchange_area
 from agents.pinned import ensure_pinned
 from agents.workloads import load_workload
 from agents.workloads.interface import Setting
-from aggregator.wire.control import Channel, Message, inherited
+from aggregator.wire.control import Channel, Message, process_main
 
 
 @dataclass(frozen=True)
@@ -52,27 +53,31 @@ class TrainerProcess:
                 self._channel.send("epoch_ready", epoch=message["epoch"])
             case "train":
                 self._train(message)
+            case "contribute":
+                self._contribute(message)
             case "apply":
-                digest = self._island().apply(message["round"])
-                self._channel.send("applied", round=message["round"], digest=digest)
+                applied = self._island().apply(message["round"])
+                self._channel.send("applied", round=message["round"], **vars(applied))
             case "evaluate":
                 self._channel.send("evaluated", **self._island().trainer.evaluate())
             case kind:
                 raise ValueError(f"a trainer does not know the message {kind!r}")
 
     def _train(self, message: Message) -> None:
+        began_ns = time.monotonic_ns()
+        first_step = message["first_step"]
+        for step in range(first_step, first_step + message["steps"]):
+            self._island().trainer.train(step)
+        now_ns = time.monotonic_ns()
+        time.sleep(max(message["done_ns"] - now_ns, 0) / 1e9)
+        self._channel.send("trained", round=message["round"], steps=message["steps"], compute_ns=now_ns - began_ns)
+
+    def _contribute(self, message: Message) -> None:
         island = self._island()
         epoch = self._epochs[message["epoch"]]
         island.set_scale(epoch.scale_exponents)
-        island.trainer.train(message["round"])
         contribution = island.contribute(message["round"], epoch.clique_sizes[message["phase"]])
-        self._channel.send(
-            "ready",
-            round=message["round"],
-            saturated=contribution.saturated,
-            non_finite=contribution.non_finite,
-            denormal=contribution.denormal,
-        )
+        self._channel.send("ready", round=message["round"], **vars(contribution))
 
     def _island(self) -> IslandExchange:
         if self._exchange is None:
@@ -82,14 +87,15 @@ class TrainerProcess:
 
 def _set_up(message: Message) -> IslandExchange:
     names: Sequence[str] = message["islands"]
-    setting = Setting(Path(message["workload_dir"]), message["seed"], len(names), message["values"])
+    settings = ExchangeSettings.from_message(message["exchange"])
+    values = message["values"] * settings.lanes
+    setting = Setting(Path(message["workload_dir"]), message["seed"], len(names), values)
     workload = load_workload(message["workload"])
     area = map_exchange_area(
         Path(message["exchange_area"]), message["depth"], message["values"], message["values_per_chunk"]
     )
     trainer = workload.island(setting, message["island_id"])
-    tensors, island_id, number_format = workload.tensors(setting), message["island_id"], message["number_format"]
-    return IslandExchange(trainer, tensors, island_id, area, number_format)
+    return IslandExchange(trainer, workload.tensors(setting), message["island_id"], area, settings)
 
 
 def lower_priority() -> None:
@@ -101,18 +107,8 @@ def lower_priority() -> None:
 def main() -> int:
     ensure_pinned()
     lower_priority()
-    channel = inherited("The trainer process of an island, started by a run.")
-    try:
-        TrainerProcess(channel).serve()
-    except Exception as error:
-        # A workload from outside may raise anything: the run gets one line, the log the rest.
-        traceback.print_exc()
-        with suppress(OSError):
-            channel.send("error", message=f"trainer: {error}")
-        return 1
-    finally:
-        channel.close()
-    return 0
+    description = "The trainer process of an island, started by a run."
+    return process_main("trainer", description, lambda channel: TrainerProcess(channel).serve())
 
 
 if __name__ == "__main__":

@@ -6,12 +6,12 @@ import json
 import sys
 
 from aggregator.deadlines import DEADLINE_POLICIES
-from aggregator.edge import EdgeSetup
+from aggregator.edge import PRIORITY, EdgeSetup
 from aggregator.engine import EngineError
 from aggregator.engines import default_engine
-from aggregator.realtime import become_realtime
 from aggregator.standalone import Standalone
 from aggregator.wire.packet import CONTRIBUTION_PORT, RESULT_PORT, values_per_frame
+from aggregator.wire.realtime import become_realtime
 
 _EXAMPLE = """example, three contributors and one host:
   sudo python -m aggregator --address 10.9.0.2 --host 10.9.0.10 --values 418018 \\
@@ -106,7 +106,7 @@ def main() -> int:
     try:
         flows = [(group, source) for group, source, _ in options.flow]
         standalone = Standalone(setup, flows, options.deadline_ms, options.first_round)
-        realtime = become_realtime()
+        realtime = become_realtime(PRIORITY)
         print(
             f"engine {options.engine}, {len(flows)} flows, {options.slots} slots"
             + ("" if realtime else "; without real-time priority, which is not allowed here"),

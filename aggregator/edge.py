@@ -4,7 +4,6 @@ It belongs in the network namespace of the island's edge node. Run control: docs
 docs/wire-format.md; what happens to them: docs/aggregator.md.
 """
 
-import contextlib
 import os
 import signal
 import sys
@@ -19,13 +18,14 @@ from aggregator.deadlines import make_deadline_policy
 from aggregator.edge_loop import serve_until_readable
 from aggregator.engine import BYPASSED, INDEX_WAYS, Counters, EngineConfig, EngineError, empty_headers
 from aggregator.occupancy import Occupancy
-from aggregator.realtime import become_realtime
 from aggregator.receiver import BATCH, make_receiver
 from aggregator.results import ResultStreams
 from aggregator.service import EngineService
 from aggregator.wire import control
+from aggregator.wire.realtime import become_realtime
 from aggregator.wire.tag import parse_key
 
+PRIORITY = 5
 _ROUNDS_REMEMBERED = 4
 _IDLE_MS = 1000.0
 _BYPASSED = frozenset(int(verdict) for verdict in BYPASSED)
@@ -90,7 +90,7 @@ class Edge:
             number_format=setup.number_format,
         )
         self.deadlines = make_deadline_policy(setup.deadline_policy)
-        self.service = EngineService(setup.engine, config, round(setup.engine_load_s * 1e9), time.monotonic_ns())
+        self.service = EngineService(setup.engine, config, round(setup.engine_load_s * 1e9))
         self.socket = sockets.open_receiver()
         key = parse_key(setup.tag_key)
         shape = Shape(self.job, setup.contributors, shard_values, values_per_chunk, setup.number_format, key)
@@ -295,27 +295,20 @@ def run(edge: Edge, channel: control.Channel) -> None:
         channel.send(answer.pop("type"), **answer)
 
 
+def _serve(channel: control.Channel) -> None:
+    setup = channel.receive()
+    if setup is None:
+        return
+    edge = Edge(parse_setup(setup))
+    buffer_bytes = sockets.receive_buffer_bytes(edge.socket)
+    channel.send("hello", pid=os.getpid(), realtime=become_realtime(PRIORITY), receive_buffer_bytes=buffer_bytes)
+    run(edge, channel)
+
+
 def main() -> int:
     # An interrupt from the keyboard reaches the whole process group; it is the run that ends its processes.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    channel = control.inherited("The aggregator of one island's edge; started by the run.")
-    try:
-        setup = channel.receive()
-        if setup is None:
-            return 0
-        edge = Edge(parse_setup(setup))
-        buffer_bytes = sockets.receive_buffer_bytes(edge.socket)
-        channel.send("hello", pid=os.getpid(), realtime=become_realtime(), receive_buffer_bytes=buffer_bytes)
-        run(edge, channel)
-    except (OSError, EngineError, KeyError, ValueError) as error:
-        message = f"a control message lacks {error}" if isinstance(error, KeyError) else str(error)
-        print(f"edge: {message}", file=sys.stderr)
-        with contextlib.suppress(OSError):
-            channel.send("error", message=f"edge: {message}")
-        return 1
-    finally:
-        channel.close()
-    return 0
+    return control.process_main("edge", "The aggregator of one island's edge; started by the run.", _serve)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ The rules, which docs/aggregator.md explains and tests/unit/aggregator names one
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import IntEnum
 from typing import Protocol
 
@@ -126,7 +126,7 @@ class EngineConfig:
     number_format: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Counters:
     """Monotonic counts. `contributions` is the sum of `added`, `bypassed_…`, `late`, `duplicate` and `refused_…`.
 
@@ -152,6 +152,12 @@ class Counters:
     refused_length: int = 0
     abandoned: int = 0
     longest_wait_ns: int = 0
+
+    def include(self, other: "Counters") -> None:
+        """Add to these the counts of another round."""
+        for name, value in asdict(other).items():
+            mine = getattr(self, name)
+            setattr(self, name, max(mine, value) if name == "longest_wait_ns" else mine + value)
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from aggregator.engine import HeaderBatch, empty_headers
 from aggregator.results import datagram_rows, payload_rows
 from aggregator.wire.packet import Kind, probe_sent_ns
 
-BATCH = 64
+BATCH = 16
 REASONS = ("admitted", "length", "magic", "version", "kind", "checksum", "group", "source", "epoch", "tag")
 _NATIVE_MODULE = "aggregator._receive"
 _U8, _U32, _U64, _I64 = ctypes.c_uint8, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int64

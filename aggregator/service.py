@@ -16,13 +16,15 @@ from aggregator.engines.passthrough import PassthroughEngine
 class EngineService:
     """An engine that is always there. Raises EngineError if the engine cannot be opened.
 
-    For `load_ns` from `now_ns` on the engine is loading, as a card that takes in its image. It begins its work with
-    the first round that is announced after that while no other round is open: a round that began without it ends so.
+    For `load_ns` from the first round's announcement on the engine is loading, as a card that takes in its image. It
+    begins its work with the first round that is announced after that while no other round is open: a round that began
+    without it ends so.
     """
 
-    def __init__(self, name: str, config: EngineConfig, load_ns: int, now_ns: int):
+    def __init__(self, name: str, config: EngineConfig, load_ns: int):
         self._config = config
-        self._ready_ns = now_ns + load_ns
+        self._load_ns = load_ns
+        self._ready_ns: int | None = None
         engine = make_engine(name)
         engine.open(config)
         self._loading: Engine | None = engine if load_ns else None
@@ -62,6 +64,8 @@ class EngineService:
 
     def set_clique(self, job: int, epoch: int, round_number: int, expected: int, deadline_ns: int, now_ns: int) -> None:
         """As the engine's."""
+        if self._ready_ns is None:
+            self._ready_ns = now_ns + self._load_ns
         if self._loading is not None and not self._rounds and now_ns >= self._ready_ns:
             self._past_refusals += refusals(self.engine)
             self.engine, self._loading = self._loading, None

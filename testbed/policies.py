@@ -4,12 +4,12 @@ A package offers one through the entry-point group `testbed.policies`; a file is
 names a class without arguments, or a function of the problem, as docs/scheduler.md shows.
 """
 
-import importlib.util
 from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
+from agents.plugin_file import load_from_file, split_name
 from scheduler.errors import PolicyError
 from scheduler.policies.interface import Policy, Schedule
 from scheduler.policies.named import NAMED
@@ -41,9 +41,9 @@ def find_policy(name: str) -> Policy:
     """The policy of this name. Raises PolicyError naming the known ones, or what is wrong with the file."""
     if name in NAMED:
         return NAMED[name]()
-    path, separator, attribute = name.rpartition(":")
-    if separator and path.endswith(".py"):
-        return _made(name, _from_file(Path(path), attribute))
+    file = split_name(name)
+    if file is not None:
+        return _made(name, _from_file(*file))
     installed = {point.name: point for point in entry_points(group=GROUP)}
     if name in installed:
         try:
@@ -55,19 +55,10 @@ def find_policy(name: str) -> Policy:
 
 
 def _from_file(path: Path, attribute: str) -> Any:
-    if not path.is_file():
-        raise PolicyError(f"policy file {path}: there is no such file")
-    specification = importlib.util.spec_from_file_location(f"policy_file_{path.stem}", path)
-    if specification is None or specification.loader is None:
-        raise PolicyError(f"policy file {path}: it cannot be loaded as Python")
-    module = importlib.util.module_from_spec(specification)
     try:
-        specification.loader.exec_module(module)
-    except Exception as error:  # whatever the user's file raises is the user's to see, in one line
-        raise PolicyError(f"policy file {path}: {type(error).__name__}: {error}") from None
-    if not hasattr(module, attribute):
-        raise PolicyError(f"policy file {path}: it has no {attribute!r}")
-    return getattr(module, attribute)
+        return load_from_file(path, attribute)
+    except ValueError as error:
+        raise PolicyError(f"policy {error}") from None
 
 
 def _made(name: str, thing: Any) -> Policy:

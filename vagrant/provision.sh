@@ -2,20 +2,23 @@
 # Set up a Debian 12 machine, or the Vagrant box, to run the testbed. Safe to run again: what is there is left alone.
 #
 #   vagrant/provision.sh          what `testbed run` needs
-#   vagrant/provision.sh --dev    the tests' and linters' needs as well
+#   vagrant/provision.sh --torch  PyTorch as well (Debian's, for processors only), for workloads written with it
+#   vagrant/provision.sh --dev    the tests' and linters' needs as well, PyTorch among them
 #   vagrant/provision.sh --list-packages    print the system packages and do nothing (for image builders)
 set -euo pipefail
 
-usage() { sed -n '2,6s/^# \{0,1\}//p' "$0"; }
+usage() { sed -n '2,7s/^# \{0,1\}//p' "$0"; }
 
 extras=""
+torch=""
 list=""
 for argument in "$@"; do
     case "$argument" in
-        --dev) extras="[dev]" ;;
+        --dev) extras="[dev]" torch=yes ;;
+        --torch) torch=yes ;;
         --list-packages) list=yes ;;
         -h | --help) usage; exit 0 ;;
-        *) echo "provision.sh: unknown option $argument (there is --dev)" >&2; exit 2 ;;
+        *) echo "provision.sh: unknown option $argument (there are --dev and --torch)" >&2; exit 2 ;;
     esac
 done
 if [ "$(id -u)" -ne 0 ]; then
@@ -35,6 +38,10 @@ packages=(sudo mininet iproute2 ethtool tcpdump iputils-ping util-linux mount pr
     gcc libc6-dev python3 python3-dev python3-venv)
 if [ -n "$extras" ]; then
     packages+=(tshark)
+fi
+if [ -n "$torch" ]; then
+    # With the reference BLAS, which is what PyTorch gets otherwise, it is ten times slower.
+    packages+=(python3-torch libopenblas0-pthread)
 fi
 if [ -n "$list" ]; then
     printf '%s\n' "${packages[@]}"

@@ -1,13 +1,18 @@
 """Workloads: what the islands train. Start with `interface`; `load_workload` finds one by its name."""
 
+import importlib
 from importlib.metadata import entry_points
 
-from agents.workloads.digits import Digits
+from agents.plugin_file import load_from_file, split_name
 from agents.workloads.interface import Workload
-from agents.workloads.synthetic import Synthetic
 
 GROUP = "testbed.workloads"
-_BUILT_IN: dict[str, type[Workload]] = {"digits": Digits, "synthetic": Synthetic}
+# Loaded when asked for: the last one needs PyTorch.
+_BUILT_IN = {
+    "digits": "agents.workloads.digits:Digits",
+    "synthetic": "agents.workloads.synthetic:Synthetic",
+    "characters": "agents.workloads.characters:Characters",
+}
 
 
 def workload_names() -> list[str]:
@@ -16,13 +21,23 @@ def workload_names() -> list[str]:
 
 
 def load_workload(name: str) -> Workload:
-    """The workload of that name: built in, or made by calling an entry point of the group `testbed.workloads`.
+    """The workload of that name: built in, an entry point of the group `testbed.workloads`, or `path/file.py:Name`.
 
-    Raises ValueError, naming the known ones, for any other name.
+    Raises ValueError, naming the known ones, for any other name; or if it needs a package that is not there.
     """
-    if name in _BUILT_IN:
-        return _BUILT_IN[name]()
-    for point in entry_points(group=GROUP, name=name):
-        made: Workload = point.load()()
-        return made
-    raise ValueError(f"unknown workload {name!r}: there are {', '.join(workload_names())}")
+    file = split_name(name)
+    try:
+        if file is not None:
+            factory = load_from_file(*file)
+        elif name in _BUILT_IN:
+            module, _, attribute = _BUILT_IN[name].partition(":")
+            factory = getattr(importlib.import_module(module), attribute)
+        else:
+            factory = next(point.load() for point in entry_points(group=GROUP, name=name))
+    except StopIteration:
+        known = ", ".join(workload_names())
+        raise ValueError(f"unknown workload {name!r}: there are {known}, or path/file.py:Name") from None
+    except ImportError as error:
+        raise ValueError(f"workload {name}: {error}") from error
+    made: Workload = factory()
+    return made

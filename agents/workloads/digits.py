@@ -2,7 +2,7 @@
 
 1797 pictures of 8×8 pixels; a fifth, stratified by class, is for testing and common to all islands. The rest is split
 unevenly: each class is dealt out to the islands in shares drawn from a Dirichlet distribution. Islands train a few
-minibatch steps per round on their own part only, with momentum that never leaves the island. Each time a picture is
+minibatches per step on their own part only, with momentum that never leaves the island. Each time a picture is
 used its pixels (0 to 1) get fresh noise, which a network this large needs to generalise from so few pictures.
 """
 
@@ -21,7 +21,7 @@ WEIGHT_RANGE = 4.0
 BIAS_RANGE = 4.0
 TEST_SHARE = 5
 CONCENTRATION = 1.0
-STEPS_PER_ROUND = 16
+BATCHES_PER_STEP = 16
 BATCH = 32
 LEARNING_RATE = 0.1
 MOMENTUM = 0.9
@@ -97,12 +97,12 @@ class DigitsTrainer:
     def parameters(self) -> Parameters:
         return self._flat
 
-    def load_parameters(self, mean: Parameters) -> None:
-        self._flat[:] = mean
+    def load_parameters(self, parameters: Parameters) -> None:
+        self._flat[:] = parameters
 
-    def train(self, round_number: int) -> None:
-        generator = np.random.default_rng([*self._seed, round_number])
-        for _ in range(STEPS_PER_ROUND):
+    def train(self, step: int) -> None:
+        generator = np.random.default_rng([*self._seed, step])
+        for _ in range(BATCHES_PER_STEP):
             batch = generator.integers(len(self._labels), size=BATCH)
             noise = generator.standard_normal((BATCH, LAYERS[0]), dtype=np.float32) * np.float32(NOISE)
             self._differentiate(self._pictures[batch] + noise, self._labels[batch])
@@ -112,7 +112,11 @@ class DigitsTrainer:
 
     def evaluate(self) -> Mapping[str, float]:
         outputs = self._forward(self._test_pictures)[-1]
-        return {"accuracy": float(np.mean(outputs.argmax(axis=1) == self._test_labels))}
+        relative = outputs - outputs.max(axis=1, keepdims=True)
+        of_label = relative[np.arange(len(outputs)), self._test_labels]
+        losses = np.log(np.exp(relative).sum(axis=1)) - of_label
+        accuracy = np.mean(outputs.argmax(axis=1) == self._test_labels)
+        return {"accuracy": float(accuracy), "loss": float(losses.mean())}
 
     def _forward(self, pictures: Floats) -> list[Floats]:
         """What goes into each layer, and what comes out of the last."""

@@ -1,10 +1,10 @@
 """What a workload is: what the islands train. Read this first; each workload is a module of its own beside this one.
 
 A run calls `tensors` and `prepare` once, in its own process, before anything is built. Each island's trainer process
-then makes its `Trainer` with `island`. Every round it trains, its parameters (one flat vector, the tensors laid end to
-end) are exchanged, and the mean over the clique is loaded back. The same calls in one plain process
-(`agents.reference`) must give the same parameters bit for bit, so a trainer uses no clock, no thread and no randomness
-but what the seed gives.
+then makes its `Trainer` with `island`. It trains step by step; every round its parameters (one flat vector, the tensors
+laid end to end) are exchanged, and what follows from the mean over the clique is loaded back. The same calls in one
+plain process (`agents.reference`) must give the same parameters bit for bit, so a trainer uses no clock, no thread and
+no randomness but what the seed gives.
 """
 
 from collections.abc import Mapping, Sequence
@@ -48,12 +48,12 @@ class Trainer(Protocol):
         """The parameters, a flat vector as long as all tensors together. Equal on all islands at first."""
         ...
 
-    def load_parameters(self, mean: Parameters) -> None:
-        """Go on from these: same shape and type as `parameters()` gave."""
+    def load_parameters(self, parameters: Parameters) -> None:
+        """Go on from these, the outcome of an exchange: same shape and type as `parameters()` gave."""
         ...
 
-    def train(self, round_number: int) -> None:
-        """The training before the exchange of this round; rounds count from 0 through the whole run."""
+    def train(self, step: int) -> None:
+        """One step of training, such as a minibatch or a few; steps count from 0 through the whole run."""
         ...
 
     def evaluate(self) -> Mapping[str, float]:

@@ -6,7 +6,7 @@ taken in each set says whether a new key finds room. Which way an entry sits in 
 
 import heapq
 from collections import deque
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -44,33 +44,6 @@ _CAPABILITIES = Capabilities(
 )
 
 
-@dataclass(slots=True)
-class _Counts:
-    """Counters, while they are counted."""
-
-    contributions: int = 0
-    added: int = 0
-    complete: int = 0
-    timeout: int = 0
-    collision: int = 0
-    bypassed_pool: int = 0
-    bypassed_index: int = 0
-    bypassed_source: int = 0
-    late: int = 0
-    duplicate: int = 0
-    refused_epoch: int = 0
-    refused_source: int = 0
-    refused_length: int = 0
-    abandoned: int = 0
-    longest_wait_ns: int = 0
-
-    def include(self, other: "Counters | _Counts") -> None:
-        """Add to these the counts of another round."""
-        for name, value in asdict(other).items():
-            mine = getattr(self, name)
-            setattr(self, name, max(mine, value) if name == "longest_wait_ns" else mine + value)
-
-
 @dataclass(slots=True, eq=False)
 class Clique:
     """One announced round. `entries` are found by shard·2^32 + chunk."""
@@ -80,7 +53,7 @@ class Clique:
     round: int
     expected: int
     deadline_ns: int
-    counts: _Counts = field(default_factory=_Counts)
+    counts: Counters = field(default_factory=Counters)
     entries: "dict[int, Entry]" = field(default_factory=dict)
 
 
@@ -139,7 +112,7 @@ class NumpyEngine:
         self._staged: deque[tuple[Entry, int, Reason, int]] = deque()
         self._earliest_ns = _NEVER
         self._high_water = 0
-        self._past = _Counts()
+        self._past = Counters()
 
     def set_clique(self, job: int, epoch: int, round_number: int, expected: int, deadline_ns: int) -> None:
         check_clique(expected, deadline_ns)
@@ -162,7 +135,7 @@ class NumpyEngine:
             entry.until_ns = -1
         clique.entries.clear()
         self._past.include(clique.counts)
-        return Counters(**asdict(clique.counts))
+        return clique.counts
 
     def submit(self, headers: HeaderBatch, payloads: NDArray[np.int32], count: int, now_ns: int) -> int:
         self._forget_tombstones(now_ns)
@@ -360,7 +333,7 @@ class NumpyEngine:
         totals = replace(self._past)
         for clique in self._cliques.values():
             totals.include(clique.counts)
-        return Stats(Counters(**asdict(totals)), len(self._occupants), self._high_water)
+        return Stats(totals, len(self._occupants), self._high_water)
 
     def take_high_water(self) -> int:
         high_water, self._high_water = self._high_water, len(self._occupants)

@@ -1,13 +1,14 @@
 #include "crc32.h"
 
+#include <stdbool.h>
 #include <string.h>
 
 #define POLYNOMIAL 0xEDB88320u /* bit-reversed, as the whole computation is */
 #define BLOCK 64u
 
-/* Continue a remainder (not inverted) over a whole number of blocks, and return it reduced to 32 bits. `first` stands
- * for the first block of `data`. */
-typedef uint32_t folding(uint32_t remainder, const uint8_t *first, const uint8_t *data, size_t size);
+/* Continue a remainder (not inverted) over a whole number of blocks, and return it reduced to 32 bits. If `blank`, the
+ * checksum field at the end of the first block counts as zero. */
+typedef uint32_t folding(uint32_t remainder, const uint8_t *data, size_t size, bool blank);
 
 static uint32_t tables[8][256];
 static folding *fold;
@@ -27,8 +28,11 @@ static uint32_t by_tables(uint32_t remainder, const uint8_t *data, size_t size) 
     return remainder;
 }
 
-static uint32_t fold_portable(uint32_t remainder, const uint8_t *first, const uint8_t *data, size_t size) {
-    remainder = by_tables(remainder, first, BLOCK);
+static uint32_t fold_portable(uint32_t remainder, const uint8_t *data, size_t size, bool blank) {
+    if (!blank) return by_tables(remainder, data, size);
+    static const uint8_t zeros[TB_CHECKSUM_BYTES];
+    remainder = by_tables(remainder, data, BLOCK - TB_CHECKSUM_BYTES);
+    remainder = by_tables(remainder, zeros, TB_CHECKSUM_BYTES);
     return by_tables(remainder, data + BLOCK, size - BLOCK);
 }
 
@@ -45,7 +49,7 @@ struct powers {
     uint64_t low, high;
 };
 
-static struct powers by_2048_bits, by_512_bits, by_128_bits;
+static struct powers by_2048_bits, by_512_bits, by_384_bits, by_256_bits, by_128_bits;
 
 static uint64_t power(uint32_t exponent) {
     uint32_t remainder = 0x80000000u; /* 1, bit-reversed */
@@ -63,23 +67,25 @@ NARROW static inline __m128i move_128(__m128i piece, __m128i powers) {
     return _mm_xor_si128(_mm_clmulepi64_si128(piece, powers, 0x00), _mm_clmulepi64_si128(piece, powers, 0x11));
 }
 
-/* What 64 bytes leave, as four pieces of 16. */
-NARROW static uint32_t reduce(const __m128i pieces[LANES]) {
-    __m128i powers = powers_128(by_128_bits), all = pieces[0];
-    for (int i = 1; i < LANES; i++) all = _mm_xor_si128(move_128(all, powers), pieces[i]);
-    uint8_t rest[16];
-    memcpy(rest, &all, sizeof rest);
-    return by_tables(0, rest, sizeof rest);
+/* What 16 bytes leave. */
+static inline uint32_t reduce(__m128i piece) {
+    uint8_t bytes[sizeof piece];
+    memcpy(bytes, &piece, sizeof bytes);
+    return by_tables(0, bytes, sizeof bytes);
 }
 
-NARROW static uint32_t fold_narrow(uint32_t remainder, const uint8_t *first, const uint8_t *data, size_t size) {
+NARROW static uint32_t fold_narrow(uint32_t remainder, const uint8_t *data, size_t size, bool blank) {
     __m128i powers = powers_128(by_512_bits), pieces[LANES];
-    for (int i = 0; i < LANES; i++) pieces[i] = _mm_loadu_si128((const __m128i *)(const void *)first + i);
+    for (int i = 0; i < LANES; i++) pieces[i] = _mm_loadu_si128((const __m128i *)(const void *)data + i);
+    if (blank) pieces[LANES - 1] = _mm_insert_epi32(pieces[LANES - 1], 0, 3);
     pieces[0] = _mm_xor_si128(pieces[0], _mm_cvtsi32_si128((int)remainder));
     for (const uint8_t *at = data + BLOCK; at < data + size; at += BLOCK)
         for (int i = 0; i < LANES; i++)
             pieces[i] = _mm_xor_si128(move_128(pieces[i], powers), _mm_loadu_si128((const __m128i *)(const void *)at + i));
-    return reduce(pieces);
+    __m128i all = pieces[0];
+    powers = powers_128(by_128_bits);
+    for (int i = 1; i < LANES; i++) all = _mm_xor_si128(move_128(all, powers), pieces[i]);
+    return reduce(all);
 }
 
 WIDE static inline __m512i move_512(__m512i piece, __m512i powers, __m512i next) {
@@ -90,9 +96,19 @@ WIDE static inline __m512i move_512(__m512i piece, __m512i powers, __m512i next)
 
 WIDE static inline __m512i powers_512(struct powers powers) { return _mm512_broadcast_i64x2(powers_128(powers)); }
 
-WIDE static uint32_t fold_wide(uint32_t remainder, const uint8_t *first, const uint8_t *data, size_t size) {
+/* The four quarters of a block, moved onto its last one. */
+WIDE static inline __m128i together(__m512i block) {
+    __m512i by_quarter = _mm512_set_epi64(0, 0, (int64_t)by_128_bits.high, (int64_t)by_128_bits.low,
+                                          (int64_t)by_256_bits.high, (int64_t)by_256_bits.low,
+                                          (int64_t)by_384_bits.high, (int64_t)by_384_bits.low);
+    __m512i moved = move_512(block, by_quarter, _mm512_maskz_mov_epi64(0xC0, block));
+    __m256i half = _mm256_xor_si256(_mm512_castsi512_si256(moved), _mm512_extracti64x4_epi64(moved, 1));
+    return _mm_xor_si128(_mm256_castsi256_si128(half), _mm256_extracti64x2_epi64(half, 1));
+}
+
+WIDE static uint32_t fold_wide(uint32_t remainder, const uint8_t *data, size_t size, bool blank) {
     const uint8_t *end = data + size;
-    __m512i by_block = powers_512(by_512_bits), all = _mm512_loadu_si512(first);
+    __m512i by_block = powers_512(by_512_bits), all = _mm512_maskz_loadu_epi32(blank ? 0x7FFF : 0xFFFF, data);
     all = _mm512_xor_si512(all, _mm512_zextsi128_si512(_mm_cvtsi32_si128((int)remainder)));
     data += BLOCK;
     if (size >= 2 * LANES * BLOCK) {
@@ -104,14 +120,16 @@ WIDE static uint32_t fold_wide(uint32_t remainder, const uint8_t *first, const u
         for (int i = 1; i < LANES; i++) all = move_512(all, by_block, lanes[i]);
     }
     for (; data < end; data += BLOCK) all = move_512(all, by_block, _mm512_loadu_si512(data));
-    __m128i pieces[LANES] = {_mm512_castsi512_si128(all), _mm512_extracti64x2_epi64(all, 1),
-                             _mm512_extracti64x2_epi64(all, 2), _mm512_extracti64x2_epi64(all, 3)};
-    return reduce(pieces);
+    __m128i rest = together(all);
+    _mm256_zeroupper(); /* older vector instructions, wherever they come next, stall while the wide registers are in use */
+    return reduce(rest);
 }
 
 static folding *best_folding(void) {
     by_2048_bits = forward(2048);
     by_512_bits = forward(512);
+    by_384_bits = forward(384);
+    by_256_bits = forward(256);
     by_128_bits = forward(128);
     if (!__builtin_cpu_supports("pclmul") || !__builtin_cpu_supports("sse4.1")) return fold_portable;
     if (__builtin_cpu_supports("vpclmulqdq") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
@@ -136,13 +154,11 @@ __attribute__((constructor)) static void prepare(void) {
 
 uint32_t tb_crc32(uint32_t crc, const uint8_t *data, size_t size) {
     size_t whole = size / BLOCK * BLOCK;
-    uint32_t remainder = whole ? fold(~crc, data, data, whole) : ~crc;
+    uint32_t remainder = whole ? fold(~crc, data, whole, false) : ~crc;
     return ~by_tables(remainder, data + whole, size - whole);
 }
 
 uint32_t tb_datagram_crc32(const uint8_t *datagram, size_t size) {
-    uint8_t header[BLOCK] = {0};
-    memcpy(header, datagram, BLOCK - TB_CHECKSUM_BYTES);
     size_t whole = size / BLOCK * BLOCK;
-    return ~by_tables(fold(~0u, header, datagram, whole), datagram + whole, size - whole);
+    return ~by_tables(fold(~0u, datagram, whole, true), datagram + whole, size - whole);
 }

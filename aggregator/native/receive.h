@@ -49,7 +49,8 @@ struct tb_probe {
     uint32_t group; /* as the packet says it: the first byte of the address is the highest */
 };
 
-#define TB_RECEIVE_BATCH 64
+/* More would save little of the kernel's time, and packets would leave the cache before they are added. */
+#define TB_RECEIVE_BATCH 16
 
 /* Take up to TB_RECEIVE_BATCH datagrams of a non-blocking socket. Contributions end up in the first rows (`rows`, of
  * `stride` bytes each, in TB_RECEIVE_BATCH rows), in order of arrival, with headers and sizes; returns how many. Probes

@@ -3,6 +3,9 @@
 import argparse
 import json
 import socket
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 Message = dict[str, Any]
@@ -50,8 +53,23 @@ def pair() -> tuple[Channel, Channel]:
     return Channel(ours), Channel(theirs)
 
 
-def inherited(description: str) -> Channel:
-    """The channel that a process of the run was started with (`--control-fd N`)."""
+def process_main(name: str, description: str, serve: Callable[[Channel], None]) -> int:
+    """Serve the run that has started this process with its end of a channel (`--control-fd N`); the exit code.
+
+    Whatever `serve` raises ends the process: the run gets one line of it, the log the rest.
+    """
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--control-fd", type=int, required=True, metavar="N", help="inherited control socket")
-    return Channel(socket.socket(fileno=parser.parse_args().control_fd))
+    channel = Channel(socket.socket(fileno=parser.parse_args().control_fd))
+    try:
+        serve(channel)
+    except Exception as error:
+        traceback.print_exc()
+        # The text of a KeyError is the key alone.
+        text = f"{type(error).__name__}: {error}" if isinstance(error, LookupError) else str(error)
+        with suppress(OSError):
+            channel.send("error", message=f"{name}: {text}")
+        return 1
+    finally:
+        channel.close()
+    return 0

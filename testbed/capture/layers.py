@@ -77,7 +77,7 @@ class TB(Packet):
         """Whether the checksum that was read is that of the datagram, which must have been captured whole."""
         datagram = bytes(self.original)
         covered = datagram[:_CHECKSUM_AT] + bytes(4) + datagram[HEADER_BYTES:]
-        return zlib.crc32(covered) == int(self.checksum)
+        return bool(zlib.crc32(covered) == self.checksum)
 
 
 for _port in (CONTRIBUTION_PORT, RESULT_PORT, REPAIR_PORT):

@@ -3,11 +3,15 @@
 import argparse
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from testbed.commands.arguments import whole_number
+
+if TYPE_CHECKING:
+    from testbed.analyze.explain import Wanted
+    from testbed.analyze.results import Analysis
 
 
 def add_parser(commands: Any) -> None:
@@ -40,7 +44,7 @@ def execute(arguments: argparse.Namespace) -> int:
     # Reading captures takes what other commands do not need.
     from testbed.analyze.analysis import analyse  # noqa: PLC0415
     from testbed.analyze.captures import Captures, find_captures  # noqa: PLC0415
-    from testbed.analyze.explain import Wanted, explain, narrate, parse_wanted  # noqa: PLC0415
+    from testbed.analyze.explain import explain, narrate, parse_wanted  # noqa: PLC0415
     from testbed.analyze.report import print_report, to_json, write_csv  # noqa: PLC0415
 
     wanted = None if arguments.explain is None else parse_wanted(arguments.explain)
@@ -57,13 +61,23 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.plot is not None:
         from testbed.plots.recovery import plot_recovery  # noqa: PLC0415 (drawing is slow to load)
 
-        lost = next((packet for packet in analysis.lost if packet.kind in {"contribution", "result"}), None)
-        if wanted is None and lost is not None:
-            contributor = (lost.bitmap & -lost.bitmap).bit_length() - 1
-            wanted = Wanted(str(contributor), lost.round, lost.chunk, lost.shard)
+        if wanted is None:
+            wanted = _worth_drawing(analysis)
         plot_recovery(analysis, captures, explain(captures, wanted) if wanted else [], arguments.plot)
     if arguments.json:
         print(json.dumps(to_json(analysis), indent=2))
     else:
         print_report(console, analysis)
     return 0 if analysis.reconciled and analysis.complete else 1
+
+
+def _worth_drawing(analysis: "Analysis") -> "Wanted | None":
+    """A packet that was lost, on a last hop if there were repairs: these are answers to NACKs."""
+    from testbed.analyze.explain import Wanted  # noqa: PLC0415
+
+    kinds = ["result", "contribution"] if analysis.repair.nacks else ["contribution", "result"]
+    lost = sorted((packet for packet in analysis.lost if packet.kind in kinds), key=lambda each: kinds.index(each.kind))
+    if not lost:
+        return None
+    contributor = (lost[0].bitmap & -lost[0].bitmap).bit_length() - 1
+    return Wanted(str(contributor), lost[0].round, lost[0].chunk, lost[0].shard)

@@ -7,13 +7,15 @@ from typing import Any
 
 from rich.console import Console
 
+from agents.outer import OuterSettings
 from aggregator.deadlines import DEADLINE_POLICIES
 from scheduler.exchange import AGGREGATIONS
 from testbed.commands.arguments import add_impairment_options, number, whole_number
 from testbed.errors import TestbedError
+from testbed.multicast.planes import IGPS
 from testbed.network.command_line import open_command_line
 from testbed.run.experiment import Watchers, run_experiment
-from testbed.run.settings import NUMBER_FORMATS, EdgeSettings, RunSettings
+from testbed.run.settings import NUMBER_FORMATS, EdgeSettings, RunSettings, TrainingSettings
 from testbed.run.summary import passed, print_table
 from testbed.scale import Scale
 
@@ -41,7 +43,43 @@ def add_parser(commands: Any) -> None:
         metavar="ROUND=POLICY,…",
         help="go over to other policies at these rounds, counted from 1, without losing anything",
     )
-    option("--workload", default=defaults.workload, metavar="NAME", help="what is trained: digits or synthetic")
+    option(
+        "--workload",
+        default=defaults.workload,
+        metavar="NAME",
+        help="what is trained: digits, characters, synthetic, or path/file.py:Name",
+    )
+    option(
+        "--overlap",
+        type=int,
+        choices=(0, 1),
+        default=int(defaults.training.overlap),
+        help="1: train while a round is under way; a round then carries the state that was there at its start",
+    )
+    option(
+        "--step-ms",
+        type=number(at_least=0),
+        default=defaults.training.step_ms,
+        help="how long a training step takes on an island's emulated accelerator; 0: as long as it takes here",
+    )
+    option(
+        "--local-steps",
+        type=whole_number(1),
+        metavar="H",
+        help="training steps that go with each round (default: 1; with --overlap 1 as many as the round's time holds)",
+    )
+    option(
+        "--outer-learning-rate",
+        type=number(above=0),
+        default=defaults.training.outer.learning_rate,
+        help="how far to go towards the mean that an exchange brings; 1: all the way",
+    )
+    option(
+        "--outer-momentum",
+        type=number(at_least=0),
+        default=defaults.training.outer.momentum,
+        help="Nesterov momentum of these outer steps, below 1",
+    )
     option(
         "--rate-scale",
         type=number(above=0),
@@ -60,6 +98,13 @@ def add_parser(commands: Any) -> None:
         default=defaults.multicast,
         metavar="PLANE",
         help="who installs the trees: pim (FRR), direct (the testbed), auto, or unicast (a copy per receiver)",
+    )
+    option(
+        "--igp",
+        choices=IGPS,
+        default=defaults.igp,
+        help="how the routers of plane pim know their ways: from the testbed, or by FRR's OSPF, which with BFD also "
+        "finds links that swallow everything (docs/multicast.md)",
     )
     option(
         "--aggregation",
@@ -82,7 +127,7 @@ def add_parser(commands: Any) -> None:
         "--engine-load-time-s",
         type=number(at_least=0),
         default=defaults.edge.engine_load_time_s,
-        help="how long the engine loads, as a card does its image; contributions pass through meanwhile",
+        help="how long the engine loads, as a card its image, from its first round on; until then contributions pass",
     )
     option(
         "--edge-memory-gb",
@@ -119,7 +164,8 @@ def add_parser(commands: Any) -> None:
         "--number-format",
         choices=tuple(NUMBER_FORMATS),
         default=defaults.number_format,
-        help="fixed: exact integer sums; f32: for comparison, its sums depend on the order of arrival",
+        help="fixed: exact integer sums, of 32 bits, or fixed16 and fixed8: coarser, two or four values per 32 bits; "
+        "f32: for comparison, its sums depend on the order of arrival",
     )
     option("--tags", action="store_true", help="give every packet a keyed tag, and refuse those without")
     add_impairment_options(parser)
@@ -172,10 +218,17 @@ def execute(arguments: argparse.Namespace) -> int:
         scale=Scale(arguments.rate_scale, arguments.time_dilation),
         links=arguments.links,
         multicast=arguments.multicast,
+        igp=arguments.igp,
         aggregation=arguments.aggregation,
         trees=arguments.trees,
         hosts_per_island=arguments.hosts_per_island,
         engine=arguments.engine,
+        training=TrainingSettings(
+            overlap=bool(arguments.overlap),
+            step_ms=arguments.step_ms,
+            local_steps=arguments.local_steps,
+            outer=OuterSettings(arguments.outer_learning_rate, arguments.outer_momentum),
+        ),
         number_format=arguments.number_format,
         tags=arguments.tags,
         edge=EdgeSettings(

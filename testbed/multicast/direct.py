@@ -43,6 +43,7 @@ class DirectPlane:
 
     name = "direct"
     copies = False
+    finds_ways = False
 
     def refusal(self, topology: Topology, trees: Sequence[Tree]) -> str | None:
         return too_many_interfaces(topology, MAX_INTERFACES) or kernel_refusal()
@@ -106,6 +107,12 @@ class RunningDirectPlane:
             for tree in trees:
                 for router in forwarding(tree):
                     self._tell(_MRT_DEL_MFC, router, tree, Forwarding(None, ()))
+
+    def are_followed(self, trees: Collection[Tree]) -> bool:
+        return True
+
+    def routing_bytes(self) -> Mapping[tuple[str, str], int]:
+        return {}
 
     def close(self) -> None:
         with self._lock:

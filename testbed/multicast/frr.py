@@ -1,4 +1,4 @@
-"""FRR's zebra and pimd on one router: configuration, start, questions.
+"""FRR's daemons on one router: configuration, start, questions.
 
 A router's daemons see private /run, /var/tmp and /etc/frr: the mounts are in the namespace of its Mininet node, and end
 with it. So FRR's file paths, which are the machine's, are used by nobody twice, `vtysh` needs no options inside a node,
@@ -9,7 +9,8 @@ import os
 import shutil
 import socket
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from testbed.run.processes import RUN_ID_VARIABLE
@@ -20,15 +21,17 @@ _QUERY_TIMEOUT_S = 5.0
 _ANSWER_END = b"\0\0\0"
 # Run as root (in the router's namespaces only): a daemon that changes its user would not die with the run.
 _START = ("setpriv", "--pdeathsig", "KILL", "--regid", _GROUP, "--clear-groups", "nsenter")
+# A daemon that counts milliseconds must not wait for a processor as others may.
+_PRIORITIES = {"bfdd": 6}
 _PRIVATE_PLACES = (
     "mount -t tmpfs -o mode=755 testbed /run && mkdir /run/frr && mount -t tmpfs testbed /var/tmp && "
     'mkdir /var/tmp/frr && mount --bind "$0" /etc/frr && exec "$@"'
 )
 
 
-def missing_package() -> str | None:
+def missing_package(further_daemons: Sequence[str] = ()) -> str | None:
     """Why FRR cannot be used here: one line with the way out; None if it can."""
-    for daemon in ("zebra", "pimd"):
+    for daemon in ("zebra", "pimd", *further_daemons):
         if not os.access(DAEMONS / daemon, os.X_OK):
             return f"FRR's {daemon} is not installed; install the package frr (vagrant/provision.sh does)"
     if shutil.which("mount") is None:
@@ -36,14 +39,21 @@ def missing_package() -> str | None:
     return None
 
 
-def router_configuration(name: str, core: Sequence[str], island: str | None) -> str:
-    """The configuration of a router: PIM on its `core` interfaces, IGMPv3 on the one to its `island`, if it has one.
+def preamble(name: str) -> str:
+    """What the configurations of all daemons of a router begin with: what they log is kept with the run."""
+    return f"hostname {name}\nlog stdout informational\nlog timestamp precision 6\n"
+
+
+def zebra_configuration(name: str) -> str:
+    return preamble(name)
+
+
+def pim_configuration(name: str, core: Sequence[str], island: str | None) -> str:
+    """A router's configuration of pimd: PIM on its `core` interfaces, IGMPv3 on the one to its `island`, if it has one.
 
     The values are those that were measured: docs/multicast.md.
     """
     lines = [
-        f"hostname {name}",
-        "log file /run/frr/frr.log",
         # A lost join waits for the next periodic one, and so do a restarted neighbour's trees.
         "ip pim join-prune-interval 5",
     ]
@@ -63,37 +73,43 @@ def router_configuration(name: str, core: Sequence[str], island: str | None) -> 
             " ip igmp last-member-query-interval 1",
             "exit",
         ]
-    return "\n".join(lines) + "\n"
+    return preamble(name) + "\n".join(lines) + "\n"
 
 
 class Router:
     """The daemons of one router."""
 
-    def __init__(self, name: str, pid: int, configuration: str, directory: Path, run_id: str) -> None:
-        """`pid` lives in the router's namespaces; `directory` is made, and becomes the router's /etc/frr."""
+    def __init__(self, name: str, pid: int, configurations: Mapping[str, str], directory: Path, run_id: str) -> None:
+        """`pid` lives in the router's namespaces; `directory` is made, and becomes the router's /etc/frr.
+
+        `configurations` has those of its daemons by name, zebra's first.
+        """
         self.name = name
+        self.daemons = tuple(configurations)
         self._pid = pid
         self._environment = {**os.environ, RUN_ID_VARIABLE: run_id}
         self._directory = directory
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         directory.mkdir(parents=True)
-        (directory / "frr.conf").write_text(configuration, encoding="utf-8")
+        for daemon, configuration in configurations.items():
+            (directory / f"{daemon}.conf").write_text(configuration, encoding="utf-8")
         (directory / "vtysh.conf").write_text("no service integrated-vtysh-config\n", encoding="utf-8")
 
     def start_zebra(self) -> None:
         """Give the router its private places and start zebra. Raises OSError."""
-        self._start("zebra", "sh", "-c", _PRIVATE_PLACES, str(self._directory))
+        self._start(self.daemons[0], "sh", "-c", _PRIVATE_PLACES, str(self._directory))
 
-    def start_pimd(self) -> None:
-        """Start pimd; zebra must be up. Raises OSError."""
-        self._start("pimd")
+    def start_others(self) -> None:
+        """Start the other daemons; zebra must be up. Raises OSError."""
+        for daemon in self.daemons[1:]:
+            self._start(daemon)
 
     def _start(self, daemon: str, *before: str) -> None:
         command = [*_START, f"--net=/proc/{self._pid}/ns/net", f"--mount=/proc/{self._pid}/ns/mnt", *before]
-        command += [str(DAEMONS / daemon), "-f", "/etc/frr/frr.conf", "-u", "root", "-g", _GROUP]
+        command += [str(DAEMONS / daemon), "-f", f"/etc/frr/{daemon}.conf", "-u", "root", "-g", _GROUP]
         command += ["-A", "127.0.0.1", "-P", "0"]
         with (self._directory / f"{daemon}.log").open("wb") as log:
-            self._processes[daemon] = subprocess.Popen(
+            started = self._processes[daemon] = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -101,6 +117,9 @@ class Router:
                 env=self._environment,
                 start_new_session=True,
             )
+        if daemon in _PRIORITIES:
+            with suppress(PermissionError):
+                os.sched_setscheduler(started.pid, os.SCHED_FIFO, os.sched_param(_PRIORITIES[daemon]))
 
     def is_up(self, daemon: str) -> bool:
         """Whether a daemon that was started takes questions. Raises OSError if it has ended."""

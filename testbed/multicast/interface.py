@@ -48,12 +48,24 @@ class RunningPlane(Protocol):
     def move(self, trees: Mapping[Tree, Tree]) -> None:
         """Carry each installed tree over other links, as a link of it has failed. Raises MulticastError.
 
-        Source address and group stay, so what is on its way may be lost.
+        Source address and group stay, so what is on its way may be lost. Routers that find ways do it by
+        themselves: `are_followed` tells when.
         """
         ...
 
     def remove(self, trees: Collection[Tree]) -> None:
         """Forget `trees`; others stay as they are. Raises MulticastError."""
+        ...
+
+    def are_followed(self, trees: Collection[Tree]) -> bool:
+        """Whether packets now go by `trees`, which are installed. Only where routers find ways can it be otherwise.
+
+        Raises OSError.
+        """
+        ...
+
+    def routing_bytes(self) -> Mapping[tuple[str, str], int]:
+        """On-wire bytes that the plane itself has put on core links so far, by (sending, receiving router)."""
         ...
 
     def close(self) -> None:
@@ -64,11 +76,13 @@ class RunningPlane(Protocol):
 class MulticastPlane(Protocol):
     """A way to bring each packet to all of its receivers.
 
-    With `copies` the sender sends one to each; its trees then say which way they go.
+    With `copies` the sender sends one to each; its trees then say which way they go. With `finds_ways` the routers find
+    all ways by themselves, over the shortest delays, also when links fail.
     """
 
     name: str
     copies: bool
+    finds_ways: bool
 
     def refusal(self, topology: Topology, trees: Sequence[Tree]) -> str | None:
         """Why this machine, or this plane, cannot carry `trees`: one line with the way out; None if it can.

@@ -3,21 +3,24 @@
 A source-specific tree grows from its receivers towards the source, against the unicast route to the source's address.
 So for each source address the routers get a kernel route that goes back along its planned tree, and the trees that grow
 are the planned ones; every entry is then compared. One address has one way back per router: trees of one source that
-disagree need a second address (testbed/multicast/groups.py gives them one).
+disagree need a second address (testbed/multicast/groups.py gives them one). With OSPF the routers find the routes, and
+only the trees of shortest delay can run.
 """
 
 import json
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from scheduler.topology import Topology
 from testbed.multicast.forwarding_cache import interface, wait_for_entries
-from testbed.multicast.frr import Router, missing_package, router_configuration
+from testbed.multicast.frr import Router, missing_package, pim_configuration, zebra_configuration
 from testbed.multicast.groups import Tree, parents
-from testbed.multicast.host_routes import HostRoutes
 from testbed.multicast.interface import MulticastError, Site
 from testbed.multicast.limits import MAX_INTERFACES, too_many_interfaces
+from testbed.multicast.ospf import Ospf
+from testbed.multicast.routing_traffic import RoutingTraffic
+from testbed.multicast.ways import PrescribedWays, Ways
 from testbed.network import naming
 
 START_TIMEOUT_S = 60.0
@@ -26,17 +29,23 @@ _CONFIGURATIONS = "frr"  # in the run directory
 
 
 class PimPlane:
-    """See the module."""
+    """See the module. With `ospf` the routers find the ways, otherwise the testbed prescribes them."""
 
     name = "pim"
     copies = False
 
+    def __init__(self, ospf: Ospf | None = None) -> None:
+        self._ospf = ospf
+        self.finds_ways = ospf is not None
+
     def refusal(self, topology: Topology, trees: Sequence[Tree]) -> str | None:
         # pimd takes one of the kernel's interfaces for PIM's own use.
-        return missing_package() or too_many_interfaces(topology, MAX_INTERFACES - 1) or two_ways_back(trees)
+        missing = missing_package(self._ospf.daemons if self._ospf else ())
+        refused = missing or too_many_interfaces(topology, MAX_INTERFACES - 1)
+        return refused or (self._ospf.refusal(topology, trees) if self._ospf else two_ways_back(trees))
 
     def start(self, site: Site) -> "RunningPimPlane":
-        running = RunningPimPlane(site)
+        running = RunningPimPlane(site, self._ospf)
         try:
             running.start()
         except BaseException:
@@ -61,46 +70,46 @@ def two_ways_back(trees: Sequence[Tree]) -> str | None:
 
 
 class RunningPimPlane:
-    """The routers' daemons, and the routes that their trees follow."""
+    """The routers' daemons, and the ways that their trees follow."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: Site, ospf: Ospf | None) -> None:
         """Raises OSError."""
         self.timings_ms: dict[str, float] = {}
         self._pids = site.pids
         self._neighbours: dict[str, list[str]] = {name: [] for name in site.topology.nodes}
         for link in site.topology.links:
             self._neighbours[link.source].append(link.target)
-        with_island = set(site.topology.island_ids)
-        self._routers = [
-            Router(
-                name,
-                site.pids[name],
-                router_configuration(
-                    name, [interface(there) for there in there_all], interface(None) if name in with_island else None
-                ),
-                site.directory / _CONFIGURATIONS / name,
-                site.run_id,
-            )
-            for name, there_all in self._neighbours.items()
-        ]
-        self._routes = HostRoutes(site.topology, site.pids)
+        self._routers = [self._router(site, name, ospf) for name in self._neighbours]
+        self._ways: Ways = ospf.ways(site) if ospf else PrescribedWays(site)
+        self._traffic = RoutingTraffic(site.topology, site.pids)
         self._live: set[Tree] = set()
         self._lock = threading.Lock()
 
+    def _router(self, site: Site, name: str, ospf: Ospf | None) -> Router:
+        core = [interface(there) for there in self._neighbours[name]]
+        island = interface(None) if name in site.topology.island_ids else None
+        configurations = {"zebra": zebra_configuration(name), "pimd": pim_configuration(name, core, island)}
+        if ospf:
+            configurations |= ospf.configurations(site.topology, name)
+        return Router(name, site.pids[name], configurations, site.directory / _CONFIGURATIONS / name, site.run_id)
+
     def start(self) -> None:
-        """Start all daemons and wait until all neighbours know each other. Raises MulticastError."""
+        """Start all daemons, and wait until all neighbours know each other and all ways. Raises MulticastError."""
         began = time.monotonic()
         try:
             for router in self._routers:
                 router.start_zebra()
-            self._wait_each(lambda router: router.is_up("zebra"), "zebra did not start", Router.start_pimd)
-            self._wait_each(lambda router: router.is_up("pimd"), "pimd did not start")
+            self._wait_each(lambda router: router.is_up("zebra"), "zebra did not start", Router.start_others)
+            self._wait_each(lambda router: all(map(router.is_up, router.daemons)), "a daemon did not start")
             daemons_up = time.monotonic()
             self._wait_each(self._knows_its_neighbours, "pimd does not see all neighbours")
+            self.timings_ms["daemons"] = (daemons_up - began) * 1e3
+            self.timings_ms["neighbours"] = (time.monotonic() - daemons_up) * 1e3
+            routes_ms = self._ways.start()
         except OSError as error:
             raise MulticastError(f"FRR could not be started: {error.strerror or error}") from error
-        self.timings_ms["daemons"] = (daemons_up - began) * 1e3
-        self.timings_ms["neighbours"] = (time.monotonic() - daemons_up) * 1e3
+        if routes_ms is not None:
+            self.timings_ms["routes of OSPF"] = routes_ms
 
     def _wait_each(
         self, is_done: Callable[[Router], bool], trouble: str, then: Callable[[Router], None] | None = None
@@ -125,7 +134,7 @@ class RunningPimPlane:
 
     def install(self, trees: Collection[Tree]) -> None:
         with self._lock:
-            self._set_routes([*self._live, *trees])
+            self._ways.follow([*self._live, *trees])
             self._live.update(trees)
 
     def confirm(self, trees: Collection[Tree], timeout_s: float) -> None:
@@ -134,37 +143,24 @@ class RunningPimPlane:
     def move(self, trees: Mapping[Tree, Tree]) -> None:
         with self._lock:
             self._live = {trees.get(tree, tree) for tree in self._live}
-            self._set_routes(self._live)
-            self._drop_routes()
+            self._ways.move(self._live)
 
     def remove(self, trees: Collection[Tree]) -> None:
         # The receivers have left, so the routers forget the trees by themselves. Their routes stay until the next time:
         # a way back that changes while a tree is being pruned can leave parts of the tree behind.
         with self._lock:
-            self._drop_routes()
+            self._ways.keep_only(self._live)
             self._live.difference_update(trees)
+
+    def are_followed(self, trees: Collection[Tree]) -> bool:
+        return self._ways.are_those_of(trees)
+
+    def routing_bytes(self) -> Mapping[tuple[str, str], int]:
+        return self._traffic.read()
 
     def close(self) -> None:
         with self._lock:
             for router in self._routers:
                 router.stop()
-            self._routes.close()
-
-    def _set_routes(self, trees: Iterable[Tree]) -> None:
-        """Have each router's way back to each source address follow the trees of that address."""
-        try:
-            self._routes.set(ways_back(trees))
-        except OSError as error:
-            raise MulticastError(error.strerror) from error
-
-    def _drop_routes(self) -> None:
-        wanted = ways_back(self._live)
-        try:
-            self._routes.remove([key for key in self._routes.known() if key not in wanted])
-        except OSError as error:
-            raise MulticastError(error.strerror) from error
-
-
-def ways_back(trees: Iterable[Tree]) -> dict[tuple[str, str], str]:
-    """The neighbour that lies towards each source address, by (router, source address)."""
-    return {(child, tree.address): parent for tree in trees for parent, child in tree.links}
+            self._ways.close()
+            self._traffic.close()

@@ -20,6 +20,7 @@ class UnicastPlane:
 
     name = "unicast"
     copies = True
+    finds_ways = False
 
     def refusal(self, topology: Topology, trees: Sequence[Tree]) -> str | None:
         chosen: dict[tuple[str, str], str] = {}
@@ -62,6 +63,12 @@ class RunningUnicastPlane:
         with self._lock:
             self._live.difference_update(trees)
             self._follow()
+
+    def are_followed(self, trees: Collection[Tree]) -> bool:
+        return True
+
+    def routing_bytes(self) -> Mapping[tuple[str, str], int]:
+        return {}
 
     def close(self) -> None:
         self._routes.close()

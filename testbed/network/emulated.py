@@ -43,6 +43,7 @@ class EmulatedNetwork:
     pids: Mapping[str, int]
     links: RunningLinks
     hosts: int  # of each island
+    routed: bool = True
 
     def add_host_addresses(self, addresses: Iterable[str]) -> None:
         """Give hosts these addresses, by which further trees know them; those that they have already are kept."""
@@ -59,8 +60,12 @@ class EmulatedNetwork:
                         ipr.addr("replace", index=index, address=address, prefixlen=naming.ISLAND_PREFIX)
 
     def reroute(self, down: Collection[frozenset[str]]) -> None:
-        """Have the routers' unicast routes avoid core links, each named by its two routers. Raises OSError."""
-        _set_routes(self.topology, self.pids, down)
+        """Have the routers' unicast routes avoid core links, each named by its two routers. Raises OSError.
+
+        Routers that find their ways are left alone.
+        """
+        if self.routed:
+            _set_routes(self.topology, self.pids, down)
 
     def close(self) -> None:
         """End the links and all nodes. Safe to call twice."""
@@ -114,11 +119,12 @@ def _direction(link: CoreLink, scale: Scale, seed: int) -> Direction:
 
 
 def build_network(
-    topology: Topology, links: tuple[Link, ...], kind: LinkKind, run_id: str, hosts: int = 1
+    topology: Topology, links: tuple[Link, ...], kind: LinkKind, run_id: str, hosts: int = 1, routed: bool = True
 ) -> EmulatedNetwork:
     """Build and start the network of `topology`, with `hosts` on each island and `links` emulated by `kind`.
 
-    Raises LinkError or OSError, with nothing left behind.
+    Unless it is `routed` its routers know no ways to other islands: they are to find them. Raises LinkError or OSError,
+    with nothing left behind.
     """
     # Mininet's own initialisation rewrites limits and sysctls of the whole machine, which an emulation must not do.
     Mininet.inited = True
@@ -134,10 +140,11 @@ def build_network(
     except BaseException:
         _terminate(mininet)
         raise
-    network = EmulatedNetwork(topology, mininet, pids, running, hosts)
+    network = EmulatedNetwork(topology, mininet, pids, running, hosts, routed)
     try:
         _configure_islands(topology, pids, hosts)
         _configure_routers(topology, pids)
+        network.reroute(())
         addresses = _interface_addresses(topology, hosts)
         _introduce_neighbours(addresses, pids)
         _register_interfaces(mininet, [*((link.a, link.b) for link in links), *wires], addresses)
@@ -232,7 +239,6 @@ def _configure_routers(topology: Topology, pids: Mapping[str, int]) -> None:
     for router in topology.nodes:
         with entered(pids[router]):
             write_sysctls(_ROUTER)
-    _set_routes(topology, pids)
 
 
 def _set_routes(topology: Topology, pids: Mapping[str, int], down: Collection[frozenset[str]] = ()) -> None:

@@ -51,7 +51,7 @@ def _latencies(axis: Any, latencies_ms: Sequence[float]) -> None:
     axis.set_ylim(0, 1.02)
     axis.grid(alpha=0.3)
     if latencies_ms:
-        axis.step(latencies_ms, np.arange(1, len(latencies_ms) + 1) / len(latencies_ms), where="post")
+        axis.step([latencies_ms[0], *latencies_ms], np.arange(len(latencies_ms) + 1) / len(latencies_ms), where="post")
         axis.set_xlim(left=0)
     else:
         axis.text(0.5, 0.5, "no repairs", ha="center", transform=axis.transAxes)
@@ -110,6 +110,7 @@ def _sequence(axis: Any, captures: Captures, sights: Sequence[Sight]) -> None:
             axis.plot([there], [end], ">" if there > x else "<", color=colour, markersize=4)
         drawn.add(name)
     axis.set_xticks(range(len(nodes)), nodes, rotation=30)
+    axis.set_xlim(-0.3, len(nodes) - 0.7)
     axis.invert_yaxis()
     axis.set_ylabel("ms since the first sighting")
     axis.set_title("one recovery" if lost else "one packet")

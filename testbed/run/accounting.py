@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from scheduler.topology import Topology
 from scheduler.trees import Tree
-from testbed.links.interface import DirectionCounters
 from testbed.network import naming
 from testbed.run.frames import Framing
 from testbed.run.program import Epoch
@@ -13,8 +12,6 @@ from testbed.run.rounds import RoundRecord
 
 TOLERANCE_SHARE = 0.02
 UNPLANNED_BYTES = 10_000  # address resolution and membership reports of a whole run
-# A routing daemon's share of a link's direction: a hello every 10 s, joins every 5 s.
-ROUTING_BYTES_PER_S = 200
 PROBING_BYTES = 10_000  # probes of an epoch that was made ready while others carried traffic
 
 _DROPS = ("dropped_queue", "dropped_loss", "dropped_other", "dropped_down")
@@ -27,7 +24,8 @@ Direction = tuple[str, str]
 class LinkLoad:
     """One direction of a link: planned streams (whole payloads), on-wire bytes planned and measured, dropped frames.
 
-    `unicast_streams`: what it would have carried without multicast. `allowed_bytes`: what may come on top of the plan.
+    `unicast_streams`: what it would have carried without multicast. `routing_bytes`: what routing protocols put there,
+    which is not in the measured bytes. `allowed_bytes`: what may come on top of the plan.
     """
 
     source: str
@@ -36,6 +34,7 @@ class LinkLoad:
     unicast_streams: int
     planned_bytes: int
     measured_bytes: int
+    routing_bytes: int
     dropped_frames: int
     allowed_bytes: int = UNPLANNED_BYTES
 
@@ -95,17 +94,17 @@ def link_loads(
     unicast: Mapping[Direction, int],
     extra: Mapping[Direction, int],
     framing: Framing,
-    readings: Sequence[tuple[Mapping[Direction, DirectionCounters], Mapping[Direction, DirectionCounters]]],
+    records: Sequence[RoundRecord],
     allowed_bytes: int,
 ) -> list[LinkLoad]:
-    """Planned and measured loads of every direction.
+    """Planned and measured loads of every direction in the rounds of `records`.
 
-    `extra`: bytes beyond the planned streams, as unsummed_bytes has them. `readings` are of the counters before and
-    after each round.
+    `extra`: bytes beyond the planned streams, as unsummed_bytes has them.
     """
     loads = []
     for direction, streams in planned.items():
-        spans = [(before[direction], after[direction]) for before, after in readings]
+        spans = [(record.before[direction], record.after[direction]) for record in records]
+        routing = sum(record.routing_bytes.get(direction, 0) for record in records)
         dropped = sum(getattr(last, name) - getattr(first, name) for first, last in spans for name in _DROPS)
         loads.append(
             LinkLoad(
@@ -113,7 +112,8 @@ def link_loads(
                 planned_streams=streams,
                 unicast_streams=unicast[direction],
                 planned_bytes=streams * framing.wire_bytes + extra.get(direction, 0),
-                measured_bytes=sum(last.bytes_in - first.bytes_in for first, last in spans),
+                measured_bytes=sum(last.bytes_in - first.bytes_in for first, last in spans) - routing,
+                routing_bytes=routing,
                 dropped_frames=dropped,
                 allowed_bytes=allowed_bytes,
             )

@@ -36,7 +36,7 @@ MakeEpoch = Callable[[int, Plan, list[Tree], set[str]], Epoch]
 
 
 class Epochs:
-    """Which epoch is in force, and which are to come. `request` and `move` may be called from any thread."""
+    """Which epoch is in force, and which are to come. `schedule` and `move` may be called from any thread."""
 
     def __init__(
         self,
@@ -57,7 +57,6 @@ class Epochs:
         self._before_removal = before_removal
         self._in_force = in_force
         self._lock = threading.Lock()
-        self._requested: Plan | None = None
         self._scheduled: dict[int, Plan] = {}
         self._prepared: Epoch | None = None
         self._first_round = 0
@@ -71,14 +70,13 @@ class Epochs:
         """Bring the first epoch into operation. Raises RunFailed or MulticastError."""
         self._introduce(self.current)
 
-    def schedule(self, changes: Mapping[int, Plan]) -> None:
-        """Go over to these plans at these rounds."""
-        self._scheduled = dict(changes)
+    def schedule(self, plans: Mapping[int, Plan]) -> None:
+        """Go over to these plans at these rounds, and to no others.
 
-    def request(self, plan: Plan | None) -> None:
-        """Go over to a plan as soon as it is ready: at the end of this round, or of the next one. None: to no other."""
+        The last of those whose rounds have come follows as soon as it is ready: at the end of this round or the next.
+        """
         with self._lock:
-            self._requested = plan
+            self._scheduled = dict(plans)
 
     def phase_of(self, round_number: int) -> int:
         """The place of a round in the current epoch's schedule, which begins with the epoch."""
@@ -87,13 +85,13 @@ class Epochs:
     def prepare(self, round_number: int) -> None:
         """While this round is under way, make ready what shall follow it. Raises RunFailed or MulticastError."""
         with self._lock:
-            plan, self._requested = self._requested, None
-        plan = plan or self._scheduled.get(round_number + 1)
-        if plan is None:
+            due = sorted(first for first in self._scheduled if first <= round_number + 1)
+            plans = [self._scheduled.pop(first) for first in due]
+        if not plans:
             return
         live = [live for live, _ in self.live_and_planned()] + self._just_left
         # One that was given up is not counted: processes keep the epoch before the newest, which carries traffic.
-        epoch = self._make(self.current.number + 1, plan, live, self._used_groups)
+        epoch = self._make(self.current.number + 1, plans[-1], live, self._used_groups)
         self._used_groups |= {tree.group for tree in epoch.distinct_trees()}
         with self._lock:
             self._prepared = epoch
@@ -139,9 +137,10 @@ class Epochs:
 
     def move(self, moves: Mapping[Tree, Tree]) -> None:
         """Carry live trees over other links. Raises MulticastError."""
+        # Before it is done: an epoch that is being made ready may fail for it meanwhile.
+        self._moves += 1
         self._plane.move(moves)
         with self._lock:
-            self._moves += 1
             self.current = _with_moved(self.current, moves)
             if self._prepared is not None:
                 self._prepared = _with_moved(self._prepared, moves)

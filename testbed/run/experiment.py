@@ -8,8 +8,8 @@ from typing import Any
 
 from rich.console import Console
 
-from scheduler.plan import Plan, plan_to_json
-from scheduler.topology import Topology
+from aggregator.wire.control import Message
+from scheduler.plan import plan_to_json
 from testbed.capture.captures import Captures
 from testbed.errors import RunFailed
 from testbed.live.links import LiveLinks
@@ -21,7 +21,6 @@ from testbed.multicast.interface import Site
 from testbed.network.emulated import EmulatedNetwork, build_network
 from testbed.run.accounting import (
     PROBING_BYTES,
-    ROUTING_BYTES_PER_S,
     UNPLANNED_BYTES,
     LinkLoad,
     link_loads,
@@ -30,8 +29,9 @@ from testbed.run.accounting import (
     unsummed_bytes,
 )
 from testbed.run.epochs import Epochs
-from testbed.run.failures import LinkFailures
-from testbed.run.preparing import Prepared, plan_policy, prepare
+from testbed.run.failures import FIND_WAYS_TIMEOUT_S, LinkFailures
+from testbed.run.pace import Pace
+from testbed.run.preparing import Prepared, prepare
 from testbed.run.processes import TRAINING_TIMEOUT_S, Fleet
 from testbed.run.program import Epoch
 from testbed.run.reacting import Reactor
@@ -99,7 +99,14 @@ def _run(
     settings, topology, epoch = prepared.settings, prepared.topology, prepared.epoch
     began = time.monotonic()
     with ExitStack() as undo:
-        network = build_network(topology, prepared.links, prepared.link_kind, state.run_id, settings.hosts_per_island)
+        network = build_network(
+            topology,
+            prepared.links,
+            prepared.link_kind,
+            state.run_id,
+            settings.hosts_per_island,
+            routed=not prepared.plane.finds_ways,
+        )
         undo.callback(network.close)
         state.note_nodes(network.pids)
         console.print(
@@ -139,27 +146,31 @@ def _run(
         epochs.schedule(prepared.changes)
         console.print(f"ready: {time.monotonic() - began:.1f} s from start")
 
-        def plan_what_is_left(left: Topology) -> Plan:
-            return plan_policy(settings, left, settings.policy)
-
+        progress = Progress()
         failures = LinkFailures(
-            lambda: live_links.in_force(topology),
+            # Routers that find their ways go by the delays that they were started with.
+            lambda: topology if prepared.plane.finds_ways else live_links.in_force(topology),
             epochs,
-            plan_what_is_left,
+            lambda left: prepared.plans_from(progress.round + 1, left),
             network.reroute,
             lambda reaction: report_reaction(reaction, run_dir, console),
+            plane,
+            prepared.plane.finds_ways,
+            FIND_WAYS_TIMEOUT_S * settings.scale.time_dilation,
         )
         reactor = Reactor(failures.links_are_down)
         undo.callback(reactor.close)
         live_links.tell(reactor.links_are_down)
-        gauge = StrainGauge(network.links, [*fleet.of("edge"), *fleet.of("dataplane")], settings.scale)
+        step_ns = settings.scale.emulated_ns(settings.training.step_ms)
+        timed = [*fleet.of("edge"), *fleet.of("dataplane")]
+        gauge = StrainGauge(network.links, timed, settings.scale, step_ns)
         strains: list[Strain] = []
-        running = Running(network, epochs, failures, Progress())
+        running = Running(network, epochs, failures, progress)
         watchers.during(running)
 
         def round_started(number: int, start_ns: int) -> None:
             gauge.begin()
-            running.progress.round, running.progress.start_ns = number, start_ns
+            progress.round, progress.start_ns = number, start_ns
             live.round_started(number, epochs.current.number, start_ns)
 
         def take_down(record: RoundRecord) -> None:
@@ -172,11 +183,13 @@ def _run(
             epochs,
             started.areas,
             settings.rounds,
-            NUMBER_FORMATS[settings.number_format],
+            NUMBER_FORMATS[settings.number_format].wire,
+            Pace(settings.training, settings.scale),
             round_started,
             take_down,
             failures.disturbed,
             gauge.counters,
+            plane.routing_bytes,
         )
         warnings = [*started.warnings, *network.links.warnings, *live.rounds_done()]
         reactor.finish()
@@ -184,8 +197,9 @@ def _run(
         evaluated = fleet.gather(fleet.of("trainer"), "evaluated", TRAINING_TIMEOUT_S * settings.scale.time_dilation)
         used = [each for each in epochs.all.values() if any(record.epoch == each.number for record in records)]
         loads = _loads(prepared, used, records)
-        drops = router_counters.read(trees_moved=any(reaction.moved_trees for reaction in failures.reactions))
+        drops = router_counters.read(trees_moved=any(record.disturbed for record in records))
         run_dir.rounds(records, strains, settings.scale)
+        run_dir.mixing(records, topology.island_ids)
         memory = memory_budget(topology, settings, prepared.framing)
         run_dir.memory(records, settings.scale, memory.slot_bytes)
         run_dir.event("finished", rounds=len(records), drops={router: asdict(each) for router, each in drops.items()})
@@ -199,7 +213,7 @@ def _run(
                 strains=strains,
                 loads=loads,
                 saving=saving(loads, topology, prepared.framing),
-                evaluations={process.island: evaluated[process] for process in fleet.of("trainer")},
+                evaluations={process.island: _measures(message) for process, message in evaluated.items()},
                 memory=memory,
                 links_kind=prepared.link_kind.name,
                 multicast_plane=prepared.plane.name,
@@ -208,6 +222,10 @@ def _run(
                 warnings=[*warnings, *drop_warnings(drops), *capture_warnings],
             )
         )
+
+
+def _measures(evaluated: Message) -> dict[str, float]:
+    return {name: value for name, value in evaluated.items() if name != "type"}
 
 
 def _loads(prepared: Prepared, epochs: Sequence[Epoch], records: Sequence[RoundRecord]) -> list[LinkLoad]:
@@ -222,10 +240,7 @@ def _loads(prepared: Prepared, epochs: Sequence[Epoch], records: Sequence[RoundR
     # Where hosts sum, nothing is summed at the edges by plan.
     extra = unsummed_bytes(steady, prepared.framing, hosts) if settings.aggregation == "edge" else {}
     allowed = UNPLANNED_BYTES + PROBING_BYTES * (len(epochs) - 1)
-    if prepared.plane.name == "pim":
-        allowed += round(ROUTING_BYTES_PER_S * sum(record.completion_ns for record in steady) / 1e9)
-    readings = [(record.before, record.after) for record in steady]
-    return link_loads(planned, unicast, extra, prepared.framing, readings, allowed)
+    return link_loads(planned, unicast, extra, prepared.framing, steady, allowed)
 
 
 def _go_live(prepared: Prepared, links: LiveLinks, fleet: Fleet, state: RunState, run_dir: RunDirectory) -> LiveRun:

@@ -9,16 +9,22 @@ Down = frozenset[Pair]
 
 
 class Reactor:
-    """Calls `react` with the core links that are down, one change after the other, from a thread of its own."""
+    """Reacts to changes of the core links that are down, one after the other, from a thread of its own.
 
-    def __init__(self, react: Callable[[Down], None]) -> None:
+    `react` gets the links, and can ask whether there has been another change since.
+    """
+
+    def __init__(self, react: Callable[[Down, Callable[[], bool]], None]) -> None:
         self._react = react
+        self._changes = 0
         self._thread = ThreadPoolExecutor(1, "reactor")
         self._reactions: list[Future[None]] = []
 
     def links_are_down(self, down: Down) -> None:
         """Note a change; returns at once."""
-        self._reactions.append(self._thread.submit(self._react, down))
+        self._changes += 1
+        number = self._changes
+        self._reactions.append(self._thread.submit(self._react, down, lambda: self._changes > number))
 
     def check(self) -> None:
         """Raise what a reaction that is over has raised."""

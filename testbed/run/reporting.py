@@ -56,7 +56,7 @@ def report_round(
     """Say how a round was."""
     scale, rounds = prepared.settings.scale, prepared.settings.rounds
     expected, delivered = record.total("expected"), record.total("delivered")
-    right = "exact" if prepared.settings.number_format == "fixed" else "right but for rounding"
+    right = "exact" if prepared.settings.number_format != "f32" else "right but for rounding"
     verdict = f"sums {right}" if record.exact else "SUMS WRONG"
     verdict += ", digests equal" if record.digests_equal else ", DIGESTS DIFFER"
     if record.outages:
@@ -87,6 +87,7 @@ def report_round(
         digests_equal=record.digests_equal,
         done=record.done,
         retired=record.retired_without_occupancy(),
+        trained=record.trained,
         prepared=record.ready,
         applied=record.applied,
         outages=[asdict(outage) for outage in record.outages],

@@ -13,6 +13,7 @@ from testbed.links.interface import DirectionCounters
 from testbed.network import naming
 from testbed.run.epochs import Epochs
 from testbed.run.outages import Outage, find_outages
+from testbed.run.pace import Pace
 from testbed.run.processes import ANSWER_TIMEOUT_S, TRAINING_TIMEOUT_S, Fleet
 from testbed.run.supervision import Restart
 from testbed.run.verification import check_round
@@ -28,8 +29,10 @@ class RoundRecord:
     """One round as it was: times in emulated ns; the processes' own reports by host (`done`) and island.
 
     `restarts`: processes that were started again since the round before. `exact`: in f32, within rounding. `before` and
-    `after` are the links' counters around it. `disturbed`: links failed meanwhile; `outages` tells what that did to the
-    streams.
+    `after` are the links' counters around it, `routing_bytes` what routing protocols had of each core direction.
+    `disturbed`: links failed meanwhile; `outages` tells what that did to the streams. `trained`: reports of the
+    training that goes with the round, released at `training_began_ns`: before it, or with overlap during it.
+    `ended_ns`: all islands had averaged.
     """
 
     number: int
@@ -39,6 +42,9 @@ class RoundRecord:
     completion_ns: int
     planned_ns: int
     packetisation_ns: int
+    training_began_ns: int
+    ended_ns: int
+    trained: dict[str, dict[str, Any]]
     ready: dict[str, dict[str, Any]]
     done: dict[str, dict[str, Any]]
     retired: dict[str, dict[str, Any]]
@@ -50,12 +56,18 @@ class RoundRecord:
     lan_exchange_ns: int
     before: Counters
     after: Counters
+    routing_bytes: Mapping[tuple[str, str], int]
     disturbed: bool
     outages: Sequence[Outage]
 
     @property
     def ratio(self) -> float:
         return self.completion_ns / (self.planned_ns + self.packetisation_ns)
+
+    @property
+    def steps(self) -> int:
+        """The training steps that go with the round, the same number on every island."""
+        return max((int(report["steps"]) for report in self.trained.values()), default=0)
 
     def retired_without_occupancy(self) -> dict[str, dict[str, Any]]:
         """The edges' reports but for what memory.csv holds."""
@@ -100,54 +112,69 @@ def run_rounds(
     areas: Sequence[ExchangeArea],
     rounds: int,
     number_format: int,
+    pace: Pace,
     on_start: Callable[[int, int], None],
     on_round: Callable[[RoundRecord], None],
     disturbed: Callable[[int, int], bool],
     counters: Callable[[], Counters],
+    routing_bytes: Callable[[], Mapping[tuple[str, str], int]],
 ) -> list[RoundRecord]:
     """Run `rounds` rounds and check each. Raises RunFailed or MulticastError.
 
     `on_start` is told when a round (number, start in ns) starts, `on_round` what it was. `disturbed` tells of a time,
-    from and to, whether links failed in it; `counters` reads the links' counters.
+    from and to, whether links failed in it; `counters` reads the links' counters, and `routing_bytes` how much of that
+    routing protocols had.
     """
     trainers, data_planes, edges = fleet.of("trainer"), fleet.of("dataplane"), fleet.of("edge")
     time_dilation = epochs.current.scale.time_dilation
     training_timeout_s = TRAINING_TIMEOUT_S * time_dilation
     answer_timeout_s = ANSWER_TIMEOUT_S * time_dilation
     records: list[RoundRecord] = []
-    next_start_ns = 0
+    next_start_ns = training_began_ns = 0
     restarts = 0
 
-    def train(number: int) -> None:
-        fleet.send(trainers, "train", round=number, epoch=epochs.current.number, phase=epochs.phase_of(number))
+    def train(number: int, begin_ns: int) -> None:
+        fleet.send(trainers, "train", round=number, **vars(pace.next_work(begin_ns, epochs.current)))
 
-    train(0)
+    def begin(number: int) -> None:
+        nonlocal training_began_ns
+        if not pace.overlap:
+            training_began_ns = time.monotonic_ns()
+            train(number, training_began_ns)
+        fleet.send(trainers, "contribute", round=number, epoch=epochs.current.number, phase=epochs.phase_of(number))
+
+    begin(0)
     for number in range(rounds):
         epoch, position = epochs.current, epochs.phase_of(number)
         phase = epoch.phases[position]
         ready = fleet.gather(trainers, "ready", training_timeout_s)
         fleet.send([*edges, *data_planes], "arm", round=number, epoch=epoch.number, phase=position)
         fleet.gather([*edges, *data_planes], "armed", answer_timeout_s)
-        before = counters()
+        before, routing_before = counters(), routing_bytes()
         start_ns = max(next_start_ns, time.monotonic_ns() + START_MARGIN_NS)
-        next_start_ns = start_ns + epoch.period_ns
+        next_start_ns = start_ns + pace.period_ns(epoch)
         give_up_ns = start_ns + phase.give_up_ns
         fleet.send(data_planes, "start", round=number, start_ns=start_ns, give_up_ns=give_up_ns)
+        if pace.overlap:
+            training_began_ns = start_ns
+            train(number, start_ns)
         on_start(number, start_ns)
         if number + 1 < rounds:
             epochs.prepare(number)
         until_give_up_s = max(give_up_ns - time.monotonic_ns(), 0) / 1e9
         done = fleet.gather(data_planes, "done", until_give_up_s + answer_timeout_s)
-        after = counters()
+        after, routing_after = counters(), routing_bytes()
         was_disturbed = disturbed(start_ns, time.monotonic_ns())
         gathering = _gather_shards(fleet, number, answer_timeout_s)
         fleet.send(edges, "retire", round=number)
         fleet.send(trainers, "apply", round=number)
         retired = fleet.gather(edges, "retired", answer_timeout_s)
+        trained = fleet.gather(trainers, "trained", training_timeout_s)
         applied = fleet.gather(trainers, "applied", training_timeout_s)
+        ended_ns, began_ns = time.monotonic_ns(), training_began_ns
         if number + 1 < rounds:
             epochs.switch(number + 1)
-            train(number + 1)
+            begin(number + 1)
         members = {island_id: epoch.members(position, name) for name, island_id in epoch.island_ids.items()}
         check = check_round(areas, members, number, number_format)
         digests = {process.island: message["digest"] for process, message in applied.items()}
@@ -159,6 +186,9 @@ def run_rounds(
             completion_ns=max(message["completed_ns"] for message in done.values()) - start_ns,
             planned_ns=phase.planned_ns,
             packetisation_ns=phase.packetisation_ns,
+            training_began_ns=began_ns,
+            ended_ns=ended_ns,
+            trained={process.island: message for process, message in trained.items()},
             ready={process.island: message for process, message in ready.items()},
             done={naming.host_name(process.island, process.host): message for process, message in done.items()},
             retired={process.island: message for process, message in retired.items()},
@@ -170,6 +200,7 @@ def run_rounds(
             lan_exchange_ns=gathering.took_ns,
             before=before,
             after=after,
+            routing_bytes={ends: count - routing_before[ends] for ends, count in routing_after.items()},
             disturbed=was_disturbed,
             outages=find_outages(epoch, position, number, areas) if was_disturbed else [],
             mixing=check.mixing,

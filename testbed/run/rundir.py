@@ -21,7 +21,7 @@ from testbed.scale import Scale
 
 _ROUND_COLUMNS = (
     *("round", "epoch", "phase", "start_ms", "completion_ms", "planned_ms", "packetisation_ms", "ratio"),
-    *("expected", "delivered", "exact", "digests_equal", "trustworthy", "reasons"),
+    *("expected", "delivered", "exact", "digests_equal", "steps", "trustworthy", "reasons"),
 )
 _REPORTED_PACKAGES = ("testbed", "numpy", "networkx", "pulp", "highspy", "pyroute2", "scikit-learn")
 
@@ -80,6 +80,7 @@ class RunDirectory:
                         record.total("delivered"),
                         record.exact,
                         record.digests_equal,
+                        record.steps,
                         strain.trustworthy,
                         "; ".join(strain.reasons),
                     ]
@@ -96,6 +97,16 @@ class RunDirectory:
                         ms = scale.undilated_ms(time_ns - record.start_ns)
                         memory_gb = scale.full_size_gb(slots * slot_bytes)
                         table.writerow((record.number, island, round(ms, 3), slots, round(memory_gb, 6)))
+
+    def mixing(self, records: Sequence[RoundRecord], islands: Sequence[str]) -> None:
+        """Write mixing.csv: the weight of each contributor in what each island applied, round by round."""
+        with (self.path / "mixing.csv").open("w", encoding="utf-8", newline="") as file:
+            table = csv.writer(file)
+            table.writerow(("round", "island", "contributor", "weight"))
+            for record in records:
+                for receiver, contributor in zip(*record.mixing.nonzero(), strict=True):
+                    weight = float(record.mixing[receiver, contributor])
+                    table.writerow((record.number, islands[receiver], islands[contributor], weight))
 
     def summary(self, summary: dict[str, Any]) -> None:
         self._write_json("summary.json", summary)

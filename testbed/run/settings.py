@@ -3,12 +3,48 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from agents.outer import OuterSettings
 from aggregator.engines import default_engine
 from testbed.live.settings import LinkSetting
 from testbed.scale import Scale
 
 REFERENCE_PAYLOAD_GB = 1.692  # fitted, together with the delays of nine-city
-NUMBER_FORMATS = {"fixed": 0, "f32": 1}  # as in docs/wire-format.md
+
+
+@dataclass(frozen=True)
+class NumberFormat:
+    """`wire`: its number in packets (docs/wire-format.md); `lanes`: how many values share a 32-bit word."""
+
+    wire: int
+    lanes: int = 1
+
+
+NUMBER_FORMATS = {
+    "fixed": NumberFormat(0),
+    "fixed16": NumberFormat(0, lanes=2),
+    "fixed8": NumberFormat(0, lanes=4),
+    "f32": NumberFormat(1),
+}
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """How islands train between and during exchanges; docs/workloads.md explains it.
+
+    `overlap`: train while a round is under way. `step_ms`: how long a step takes on the emulated accelerator; 0: as
+    long as it takes here. `local_steps`: steps that go with each round; None: with overlap as many as fit, else 1.
+    """
+
+    overlap: bool = False
+    step_ms: float = 200.0
+    local_steps: int | None = None
+    outer: OuterSettings = field(default_factory=OuterSettings)
+
+    @property
+    def steps_per_round(self) -> int | None:
+        """The same number in every round, or None: as many as its time holds."""
+        fills = self.overlap and self.step_ms > 0
+        return 1 if self.local_steps is None and not fills else self.local_steps
 
 
 @dataclass(frozen=True)
@@ -16,7 +52,7 @@ class EdgeSettings:
     """What the aggregators do; docs/aggregator.md explains the policies.
 
     `memory_gb`: memory that they really have; None: what the plan counts on. `slots_per_source`: share of the slots
-    that the contributions of one island may take. `engine_load_time_s`: how long the engine loads before it begins.
+    that the contributions of one island may take. `engine_load_time_s`: how long it loads, from its first round on.
     """
 
     memory_gb: float | None = None
@@ -41,9 +77,11 @@ class RunSettings:
     payload_gb: float = REFERENCE_PAYLOAD_GB
     rounds: int = 20
     workload: str = "digits"
+    training: TrainingSettings = field(default_factory=TrainingSettings)
     scale: Scale = field(default_factory=Scale)
     links: str = "auto"
     multicast: str = "auto"
+    igp: str = "none"
     aggregation: str = "edge"
     trees: str = "shortest"
     hosts_per_island: int = 1
@@ -59,6 +97,12 @@ class RunSettings:
     seed: int = 1
     out: Path | None = None
     strict: bool = False
+
+    def policies_from(self, round_number: int) -> dict[int, str]:
+        """The policy of a round and those that follow, by their first rounds, as the run was to go."""
+        policies = {0: self.policy, **dict(self.policy_schedule)}
+        now = max(first for first in policies if first <= round_number)
+        return {first: policy for first, policy in policies.items() if first >= now}
 
     @property
     def copies(self) -> bool:

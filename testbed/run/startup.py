@@ -9,8 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from agents.exchange import ExchangeSettings
 from agents.exchange_area import ExchangeArea, map_exchange_area
 from agents.fixed_point import scale_exponents
+from agents.lanes import WORD_BITS
 from agents.workloads.interface import Setting, Workload
 from aggregator.wire.tag import KEY_BYTES
 from scheduler.topology import Topology
@@ -109,7 +111,8 @@ def announce_epoch(fleet: Fleet, start_up: StartUp, epoch: Epoch) -> None:
     """Tell all processes about an epoch; on return the edges have joined every group. Raises RunFailed."""
     largest = max(len(clique) for phase in epoch.phases for clique in phase.cliques)
     tensors = start_up.workload.tensors(_workload_setting(start_up))
-    exponents = scale_exponents([tensor.range for tensor in tensors], largest)
+    bits = WORD_BITS // NUMBER_FORMATS[start_up.settings.number_format].lanes
+    exponents = scale_exponents([tensor.range for tensor in tensors], largest, bits)
     for role in _MODULES:
         messages = {process: _epoch_message(epoch, process, exponents) for process in fleet.of(role)}
         fleet.send_each(messages, "epoch")
@@ -119,7 +122,13 @@ def announce_epoch(fleet: Fleet, start_up: StartUp, epoch: Epoch) -> None:
 
 def _workload_setting(start_up: StartUp) -> Setting:
     islands = len(start_up.topology.islands)
-    return Setting(start_up.state.memory, start_up.settings.seed, islands, start_up.framing.values)
+    lanes = NUMBER_FORMATS[start_up.settings.number_format].lanes
+    return Setting(start_up.state.memory, start_up.settings.seed, islands, start_up.framing.values * lanes)
+
+
+def _exchange_settings(settings: RunSettings) -> ExchangeSettings:
+    number_format = NUMBER_FORMATS[settings.number_format]
+    return ExchangeSettings(number_format.wire, number_format.lanes, settings.training.outer)
 
 
 def _epoch_message(epoch: Epoch, process: Process, scale_exponents: list[int]) -> Mapping[str, Any]:
@@ -142,13 +151,9 @@ def _set_up(start_up: StartUp, process: Process) -> dict[str, Any]:
         "job": zlib.crc32(start_up.state.run_id.encode()),
         "values_per_chunk": framing.values_per_chunk,
     }
-    number_format = NUMBER_FORMATS[settings.number_format]
+    number_format = NUMBER_FORMATS[settings.number_format].wire
     tag_key = start_up.tag_key if settings.tags else ""
-    area = {
-        "exchange_area": str(_area_path(start_up, island)),
-        "depth": EXCHANGE_DEPTH,
-        "number_format": number_format,
-    }
+    area = {"exchange_area": str(_area_path(start_up, island)), "depth": EXCHANGE_DEPTH}
     if process.role == "edge":
         line_rate_gbps = start_up.topology.islands[island_id].access_down_gbps
         slots = memory_budget(start_up.topology, settings, framing).slots
@@ -181,11 +186,13 @@ def _set_up(start_up: StartUp, process: Process) -> dict[str, Any]:
             | area
             | {
                 "islands": len(island_ids),
+                "number_format": number_format,
                 "tag_key": tag_key,
                 "shard": process.host - 1,
                 "shard_values": list(start_up.epoch.shard_values),
                 "host_addresses": [naming.host_address(island_id, host) for host in hosts],
                 "address": naming.host_address(island_id, process.host),
+                "line_rate_bps": settings.scale.rate_bps(start_up.topology.islands[island_id].access_up_gbps),
                 "interface": naming.HOST_TO_EDGE,
             }
         )
@@ -198,6 +205,7 @@ def _set_up(start_up: StartUp, process: Process) -> dict[str, Any]:
             "workload_dir": str(start_up.state.memory),
             "seed": settings.seed,
             "values": framing.values,
+            "exchange": _exchange_settings(settings).to_message(),
         }
     )
 

@@ -34,7 +34,10 @@ class Waits:
 
 @dataclass(frozen=True)
 class Strain:
-    """The figures of one round, undilated; waits are of the worst process, `reasons` is empty for a trusted round."""
+    """The figures of one round, undilated; waits are of the worst process, `reasons` is empty for a trusted round.
+
+    `compute_ms`: what the slowest island's training really took, of what it may have.
+    """
 
     link_lateness_p99_ms: float
     link_lateness_max_ms: float
@@ -47,6 +50,9 @@ class Strain:
     cpu_wait_share: float
     cpu_wait_mean_ms: float
     waiting_process: str
+    compute_ms: float = 0.0
+    compute_allowed_ms: float = math.inf
+    slowest_trainer: str = ""
     reasons: tuple[str, ...] = ()
 
     @property
@@ -57,11 +63,12 @@ class Strain:
 class StrainGauge:
     """Reads the counters of links and processes around each round, and gives what came in it."""
 
-    def __init__(self, links: RunningLinks, processes: Sequence[Process], scale: Scale) -> None:
-        """`processes`: those whose waiting for a processor makes a round late."""
+    def __init__(self, links: RunningLinks, processes: Sequence[Process], scale: Scale, step_ns: int) -> None:
+        """`processes`: those whose waiting for a processor makes a round late. `step_ns`: as in `strain_of`."""
         self._links = links
         self._processes = processes
         self._scale = scale
+        self._step_ns = step_ns
         self._waits: dict[str, Waits] = {}
 
     def begin(self) -> None:
@@ -81,7 +88,7 @@ class StrainGauge:
         for name, now in self._read_waits().items():
             first = self._waits.get(name, now)  # more than now if the process was started again
             waits[name] = Waits(max(now.waited_ns - first.waited_ns, 0), max(now.times - first.times, 0))
-        return strain_of(record, waits, self._scale)
+        return strain_of(record, waits, self._scale, self._step_ns)
 
     def _read_waits(self) -> dict[str, Waits]:
         """Of each process whose waiting makes a round late, the thread that has waited longest."""
@@ -96,8 +103,11 @@ class StrainGauge:
         return waits
 
 
-def strain_of(record: RoundRecord, waits: Mapping[str, Waits], scale: Scale) -> Strain:
-    """What the machine did to a round, by the links' counters around it and the processes' own reports."""
+def strain_of(record: RoundRecord, waits: Mapping[str, Waits], scale: Scale, step_ns: int) -> Strain:
+    """What the machine did to a round, by the links' counters around it and the processes' own reports.
+
+    `step_ns`: how long a step of training may take; 0: as long as it likes.
+    """
     before, after = record.before, record.after
     lateness = {ends: now.lateness.since(before[ends].lateness) for ends, now in after.items()}
     worst = max(lateness, key=lambda ends: _longest_ns(lateness[ends]), default=("", ""))
@@ -118,8 +128,22 @@ def strain_of(record: RoundRecord, waits: Mapping[str, Waits], scale: Scale) -> 
         cpu_wait_share=wait_ms / scale.undilated_ms(record.completion_ns),
         cpu_wait_mean_ms=wait_ms / max(wait.times, 1),
         waiting_process=waiting,
+        **_training(record, scale, step_ns),
     )
     return replace(figures, reasons=tuple(_reasons(figures)))
+
+
+def _training(record: RoundRecord, scale: Scale, step_ns: int) -> dict[str, Any]:
+    slowest = max(record.trained, key=lambda island: int(record.trained[island]["compute_ns"]), default="")
+    if not slowest or not step_ns:
+        return {}
+    report = record.trained[slowest]
+    allowed_ms = scale.undilated_ms(report["steps"] * step_ns)
+    return {
+        "compute_ms": scale.undilated_ms(report["compute_ns"]) if report["steps"] else 0.0,
+        "compute_allowed_ms": allowed_ms,
+        "slowest_trainer": slowest,
+    }
 
 
 def suggestion(strains: Sequence[Strain], scale: Scale) -> str:
@@ -131,6 +155,7 @@ def suggestion(strains: Sequence[Strain], scale: Scale) -> str:
             one.send_lateness_p99_ms / MOST_SEND_LATENESS_P99_MS,
             one.send_lateness_max_ms / MOST_SEND_LATENESS_MS,
             one.cpu_wait_mean_ms / MOST_CPU_WAIT_MEAN_MS,
+            one.compute_ms / max(one.compute_allowed_ms, 1e-9),
         )
         for one in strains
     )
@@ -158,6 +183,11 @@ def _reasons(strain: Strain) -> list[str]:
             f"{strain.waiting_process} waited {strain.cpu_wait_ms:.0f} ms for a processor, "
             f"{strain.cpu_wait_mean_ms:.1f} ms each time"
         )
+    if strain.compute_ms > strain.compute_allowed_ms:
+        reasons.append(
+            f"the training of {strain.slowest_trainer} really took {strain.compute_ms:.0f} ms of the "
+            f"{strain.compute_allowed_ms:.0f} ms that its steps may take"
+        )
     return reasons
 
 
@@ -170,4 +200,5 @@ def _longest_ns(lateness: Lateness) -> int:
 
 
 def strain_to_json(strain: Strain) -> dict[str, Any]:
-    return {**vars(strain), "reasons": list(strain.reasons), "trustworthy": strain.trustworthy}
+    figures = {name: None if value == math.inf else value for name, value in vars(strain).items()}
+    return {**figures, "reasons": list(strain.reasons), "trustworthy": strain.trustworthy}

@@ -12,12 +12,12 @@ from rich.table import Table
 
 from testbed.run.accounting import LinkLoad
 from testbed.run.failures import Reaction
+from testbed.run.mixing import measured_divergence
 from testbed.run.program import Epoch
 from testbed.run.rounds import RoundRecord
 from testbed.run.settings import RunSettings
 from testbed.run.startup import MemoryBudget
 from testbed.run.strain import Strain, suggestion
-from testbed.run.verification import measured_lifetime
 from testbed.scale import Scale
 
 STRICT_RATIO = 0.05
@@ -56,7 +56,9 @@ def summarise(outcome: Outcome) -> dict[str, Any]:
     starts_ns = [record.start_ns for record in records]
     periods_ms = [scale.undilated_ms(later - earlier) for earlier, later in pairwise(starts_ns)]
     longest_phase = max(first.phases, key=lambda phase: phase.planned_ns + phase.packetisation_ns)
-    of_first = [record.mixing for record in records if record.epoch == first.number]
+    spread = measured_divergence(
+        [record.mixing for record in records if record.epoch == first.number], len(first.phases)
+    )
     expected = sum(record.total("expected") for record in records)
     delivered = sum(record.total("delivered") for record in records)
     floats = outcome.settings.number_format == "f32"
@@ -103,18 +105,23 @@ def summarise(outcome: Outcome) -> dict[str, Any]:
         "topology": plan.topology,
         "hosts_per_island": outcome.settings.hosts_per_island,
         "workload": outcome.settings.workload,
+        "rate_scale": scale.rate_scale,
+        "time_dilation": scale.time_dilation,
+        "cliques": [[list(clique) for clique in phase.cliques] for phase in first.phases],
         "rounds": len(records),
         "predicted": {
             "round_time_ms": plan.round_time_ms,
             "packetisation_ms": scale.undilated_ms(longest_phase.packetisation_ns),
             "objective_ms": _finite(plan.objective_ms),
             "mean_divergence_lifetime_rounds": _finite(plan.mean_divergence_lifetime_rounds),
+            "survival": list(plan.survival),
         },
         "measured": {
             "round_time_ms": _distribution(longest_ms),
             "round_time_ratio": _distribution([record.ratio for record in records]),
             "period_ms": statistics.median(periods_ms) if periods_ms else None,
-            "mean_divergence_lifetime_rounds": measured_lifetime(of_first, len(first.phases)),
+            "mean_divergence_lifetime_rounds": spread.mean_lifetime_rounds if spread else None,
+            "survival": list(spread.survival) if spread else [],
             "lan_exchange_ms": max((scale.undilated_ms(record.lan_exchange_ns) for record in records), default=0.0),
         },
         "trustworthy": not untrusted,
@@ -127,6 +134,7 @@ def summarise(outcome: Outcome) -> dict[str, Any]:
         },
         "memory": _memory(outcome),
         "number_format": outcome.settings.number_format,
+        "training": _training(outcome),
         "values": {
             name: sum(int(report[name]) for record in records for report in record.ready.values())
             for name in ("saturated", "non_finite", "denormal")
@@ -137,6 +145,7 @@ def summarise(outcome: Outcome) -> dict[str, Any]:
         "multicast_plane": outcome.multicast_plane,
         "aggregation": outcome.settings.aggregation,
         "engine": outcome.settings.engine_in_use,
+        "evaluations": {name: dict(values) for name, values in outcome.evaluations.items()},
         "accuracy": {name: values["accuracy"] for name, values in outcome.evaluations.items() if "accuracy" in values},
         "multicast": dict(outcome.saving),
         "epochs": [_epoch(epoch, records, scale) for epoch in outcome.epochs],
@@ -190,7 +199,8 @@ def _failures(outcome: Outcome) -> list[str]:
             islands = ", ".join(reaction.cut_off)
             told.append(f"with {', '.join(reaction.down)} down {islands} cannot be reached: rounds are partial")
         if reaction.trouble:
-            told.append(f"with {', '.join(reaction.down)} down there was no new plan: {reaction.trouble}")
+            links = f"{', '.join(reaction.down)} down" if reaction.down else "all links up"
+            told.append(f"with {links} there was no new plan: {reaction.trouble}")
     outages_ns = [outage.duration_ns for record in outcome.records for outage in record.outages]
     if outages_ns:
         longest_ms = outcome.settings.scale.undilated_ms(max(outages_ns))
@@ -233,6 +243,28 @@ def _memory(outcome: Outcome) -> dict[str, Any]:
             }
             for island, slots in sorted(high_water.items())
         },
+    }
+
+
+def _training(outcome: Outcome) -> dict[str, Any]:
+    """Steps, and the share of the time in which the emulated accelerators computed; null if steps take no set time."""
+    settings, scale, records = outcome.settings.training, outcome.settings.scale, outcome.records
+    steps = sum(record.steps for record in records)
+    elapsed_ms = scale.undilated_ms(records[-1].ended_ns - records[0].training_began_ns)
+    compute_ms = [
+        scale.undilated_ms(report["compute_ns"]) / report["steps"]
+        for record in records
+        for report in record.trained.values()
+        if report["steps"]
+    ]
+    return {
+        "overlap": int(settings.overlap),
+        "step_ms": settings.step_ms,
+        "steps": steps,
+        "elapsed_ms": elapsed_ms,
+        "steps_per_s": steps / elapsed_ms * 1e3,
+        "busy_fraction": steps * settings.step_ms / elapsed_ms if settings.step_ms else None,
+        "compute_ms": {"median": statistics.median(compute_ms), "max": max(compute_ms)} if compute_ms else None,
     }
 
 
@@ -331,6 +363,9 @@ def print_table(console: Console, summary: Mapping[str, Any]) -> None:
         _number(predicted["mean_divergence_lifetime_rounds"], 3),
         _number(measured["mean_divergence_lifetime_rounds"], 3),
     )
+    training = summary["training"]
+    if training["busy_fraction"] is not None:
+        table.add_row("share of the time that islands trained", "", f"{training['busy_fraction']:.0%}")
     memory = summary["memory"]
     table.add_row(
         "aggregator memory, GB",

@@ -84,27 +84,3 @@ class _FloatCheck:
 
 def _bits(bitmap: int) -> list[int]:
     return [bit for bit in range(bitmap.bit_length()) if bitmap >> bit & 1]
-
-
-def measured_lifetime(mixings: Sequence[NDArray[np.float64]], period: int) -> float | None:
-    """Mean divergence lifetime A, in rounds, of the mixing that really happened; None if the run was too short for it.
-
-    As in the plan: S(k) = mean total variation distance from uniform of a unit update after k rounds over (1 − 1/N),
-    averaged over births at every place of the first pass of `period` rounds; A = Σ S(k).
-    """
-    count = len(mixings[0])
-    births = min(period, len(mixings))
-    lifetimes = []
-    for birth in range(births):
-        spread = np.eye(count)
-        lifetime = 0.0
-        for mixing in [*mixings[birth:], None]:
-            survival = float(np.abs(spread - 1 / count).sum(axis=0).mean() / 2 / (1 - 1 / count))
-            lifetime += survival
-            if survival < 1e-3 or mixing is None:
-                break
-            spread = mixing @ spread
-        if survival >= 1e-3:
-            return None
-        lifetimes.append(lifetime)
-    return sum(lifetimes) / births

@@ -10,14 +10,17 @@ here, no routes, no multicast. The two take turns, so that what else runs on the
 import argparse
 import os
 import statistics
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from mininet.net import Mininet
 from mininet.node import Node
 
 from scheduler.planner import plan
 from testbed.links.kinds import choose_link_kind
+from testbed.multicast.interface import Site
 from testbed.multicast.planes import choose_plane
 from testbed.network import naming
 from testbed.network.emulated import build_network, emulated_links
@@ -37,12 +40,12 @@ def ours() -> float:
     kind = choose_link_kind("auto", links)
     planned = plan(topology, "all-to-all", memory_gb=32.0, payload_gb=REFERENCE_PAYLOAD_GB)
     framing = frame_payload(scale.size_bytes(REFERENCE_PAYLOAD_GB))
-    trees = set(make_epoch(0, planned, topology, framing, scale).trees.values())
-    plane = choose_plane("direct", topology, trees)
-    with marked_run() as state:
+    trees = make_epoch(0, planned, topology, framing, scale).distinct_trees()
+    plane = choose_plane("direct", topology, [trees])
+    with marked_run() as state, tempfile.TemporaryDirectory() as directory:
         began = time.monotonic()
         network = build_network(topology, links, kind, state.run_id)
-        running = plane.start(topology, network.pids)
+        running = plane.start(Site(topology, network.pids, state.run_id, Path(directory)))
         running.install(trees)
         took = time.monotonic() - began
         running.close()

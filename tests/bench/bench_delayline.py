@@ -210,7 +210,7 @@ def measure_nine_cities() -> None:
             p99 = Lateness(tuple(sorted(together.items()))).quantile_ns(0.99)
             print(
                 f"  built in {built_ms:.0f} ms; idle {idle:.3f} cores; sent {sent / 5000:.1f} kf/s, lost {lost}, "
-                f"lateness p99 {us(p99)} us, max {us(max(c.worst_lateness_ns for c in counters))} us, "
+                f"lateness p99 {us(p99)} us, max {us(max(c.worst_lateness_ns or 0 for c in counters))} us, "
                 f"line {cores:.2f} cores ({by_ticks:.2f} by ticks)"
             )
 

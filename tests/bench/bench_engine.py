@@ -81,7 +81,7 @@ def from_python(name: str, values: int, batch: int, chunks: int = 512) -> float:
 
 def from_c(program: Path, values: int) -> dict[str, float]:
     """What engine_speed.c measures, in nanoseconds per contribution."""
-    command = [program, str(native_library()), str(receiver_library_path()), str(values)]
+    command = [str(program), str(native_library()), receiver_library_path(), str(values)]
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
     return {name: float(figure) for name, figure in (line.split() for line in done.stdout.splitlines())}
 
@@ -90,13 +90,13 @@ def receiver_library_path() -> str:
     library = receiver_library()
     if library is None:
         raise SystemExit("the native parts are not built here; install the project with a C compiler")
-    return library._name
+    return str(library._name)
 
 
 def build(directory: Path) -> Path:
     program = directory / "engine_speed"
     sources = [ROOT / "tests" / "bench" / "engine_speed.c", ROOT / "aggregator" / "native" / "crc32.c"]
-    command = ["gcc", "-std=c11", "-O2", "-D_GNU_SOURCE", "-o", program, *sources, "-ldl"]
+    command = ["gcc", "-std=c11", "-O2", "-D_GNU_SOURCE", "-o", str(program), *map(str, sources), "-ldl"]
     subprocess.run(command, check=True, timeout=60)
     return program
 

@@ -81,7 +81,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         for repetition in range(arguments.repeat):
             if arguments.what == "plans":
-                cases = [
+                cases: list[tuple[str, tuple[str, ...], float]] = [
                     (f"{policy} {memory:g} GB", ("--policy", policy, "--memory-gb", str(memory)), MEDIAN_WITHIN)
                     for policy, memory in PLANS
                 ]

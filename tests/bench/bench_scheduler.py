@@ -12,6 +12,8 @@ import random
 import resource
 import sys
 import time
+from collections.abc import Callable
+from typing import Any
 
 import pulp
 
@@ -88,7 +90,7 @@ def plain_model(exchange: Exchange) -> float:
     raise AssertionError("the plain model did not converge")
 
 
-def timed(action, *arguments, **options):  # type: ignore[no-untyped-def]
+def timed(action: Callable[..., Any], *arguments: object, **options: object) -> tuple[Any, float]:
     started = time.perf_counter()
     answer = action(*arguments, **options)
     return answer, time.perf_counter() - started

@@ -110,7 +110,7 @@ class Load:
     def finish(self) -> int:
         """Wait for its end; the number of frames sent."""
         self._process.join()
-        return self._sent.value
+        return _count(self._sent)
 
 
 class Sink:
@@ -124,12 +124,18 @@ class Sink:
     def finish(self) -> int:
         """End it when nothing has come for a while; the number of frames received."""
         before = -1
-        while self._received.value > before:
-            before = self._received.value
+        while _count(self._received) > before:
+            before = _count(self._received)
             time.sleep(0.3)
         self._process.terminate()
         self._process.join()
-        return self._received.value
+        return _count(self._received)
+
+
+def _count(shared: Any) -> int:
+    """A shared integer: typeshed takes its value for a ctypes object."""
+    count: int = shared.value
+    return count
 
 
 def _spin() -> None:
@@ -139,7 +145,7 @@ def _spin() -> None:
 
 def hogs(count: int) -> list[BaseProcess]:
     """Processes that keep processors busy; `terminate` ends each."""
-    started = [_fork.Process(target=_spin, daemon=True) for _ in range(count)]
+    started: list[BaseProcess] = [_fork.Process(target=_spin, daemon=True) for _ in range(count)]
     for process in started:
         process.start()
     return started

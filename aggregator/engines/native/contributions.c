@@ -6,6 +6,8 @@
 #include "rounds.h"
 #include "slots.h"
 
+#define LOOK_AHEAD 16u
+
 static void evict_oldest(struct tb_engine *engine, int64_t now_ns) {
     uint32_t oldest = 0;
     for (uint32_t slot = 1; slot < engine->used_slots; slot++)
@@ -58,13 +60,13 @@ static void complete(struct tb_engine *engine, struct entry *entry, const int32_
 }
 
 /* One contribution of an announced round from an expected contributor. */
-static enum tb_verdict take(struct tb_engine *engine, uint32_t number, const struct tb_headers *headers, size_t i,
-                            const int32_t *values, int64_t now_ns) {
+static enum tb_verdict take(struct tb_engine *engine, uint32_t number, uint64_t hashed, const struct tb_headers *headers,
+                            size_t i, const int32_t *values, int64_t now_ns) {
     struct clique *clique = &engine->cliques[number];
     uint8_t source = headers->source[i];
     uint64_t bit = UINT64_C(1) << source;
     struct entry *entry =
-        find_or_enter(engine, number, headers->shard[i], headers->chunk[i], headers->value_count[i], now_ns);
+        find_or_enter(engine, hashed, number, headers->shard[i], headers->chunk[i], headers->value_count[i], now_ns);
     if (!entry) {
         clique->counts.bypassed_index++;
         return TB_BYPASSED_COLLISION;
@@ -105,28 +107,40 @@ static enum tb_verdict take(struct tb_engine *engine, uint32_t number, const str
     return TB_ADDED;
 }
 
+static enum tb_verdict submit_one(struct tb_engine *engine, uint64_t hashed, const struct tb_headers *headers, size_t i,
+                                  const int32_t *values, int64_t now_ns) {
+    uint32_t number = find_clique(engine, headers->job[i], headers->epoch[i], headers->round[i]);
+    if (number == MAX_ROUNDS) {
+        engine->past.contributions++;
+        engine->past.refused_epoch++;
+        return TB_REFUSED_EPOCH;
+    }
+    struct clique *clique = &engine->cliques[number];
+    clique->counts.contributions++;
+    uint8_t source = headers->source[i];
+    if (source >= 64 || !(clique->expected >> source & 1)) {
+        clique->counts.refused_source++;
+        return TB_REFUSED_SOURCE;
+    }
+    if (headers->value_count[i] < 1 || headers->value_count[i] > engine->config.values_per_chunk) {
+        clique->counts.refused_length++;
+        return TB_REFUSED_LENGTH;
+    }
+    return take(engine, number, hashed, headers, i, values, now_ns);
+}
+
 size_t tb_submit(struct tb_engine *engine, const struct tb_headers *headers, const int32_t *payloads,
                  size_t stride_values, size_t count, int64_t now_ns) {
-    for (size_t i = 0; i < count; i++) {
-        if (!engine->free_row_count) return i;
-        uint32_t number = find_clique(engine, headers->job[i], headers->epoch[i], headers->round[i]);
-        if (number == MAX_ROUNDS) {
-            engine->past.contributions++;
-            engine->past.refused_epoch++;
-            headers->verdict[i] = TB_REFUSED_EPOCH;
-            continue;
-        }
-        struct clique *clique = &engine->cliques[number];
-        clique->counts.contributions++;
-        uint8_t source = headers->source[i];
-        if (source >= 64 || !(clique->expected >> source & 1)) {
-            clique->counts.refused_source++;
-            headers->verdict[i] = TB_REFUSED_SOURCE;
-        } else if (headers->value_count[i] < 1 || headers->value_count[i] > engine->config.values_per_chunk) {
-            clique->counts.refused_length++;
-            headers->verdict[i] = TB_REFUSED_LENGTH;
-        } else {
-            headers->verdict[i] = (uint8_t)take(engine, number, headers, i, payloads + i * stride_values, now_ns);
+    uint64_t hashed[LOOK_AHEAD];
+    for (size_t first = 0; first < count; first += LOOK_AHEAD) {
+        size_t some = count - first < LOOK_AHEAD ? count - first : LOOK_AHEAD;
+        for (size_t i = 0; i < some; i++) fetch_tags(engine, hashed[i] = hash(engine, headers, first + i));
+        for (size_t i = 0; i < some; i++) fetch_entry(engine, hashed[i]);
+        for (size_t i = 0; i < some; i++) {
+            size_t row = first + i;
+            if (!engine->free_row_count) return row;
+            const int32_t *values = payloads + row * stride_values;
+            headers->verdict[row] = (uint8_t)submit_one(engine, hashed[i], headers, row, values, now_ns);
         }
     }
     return count;

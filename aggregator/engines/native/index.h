@@ -11,15 +11,23 @@
 
 #define MULTIPLIER UINT64_C(0x9E3779B97F4A7C15)
 
-static inline uint64_t hash(uint64_t key, const struct clique *clique, uint16_t shard, uint32_t chunk) {
-    const uint64_t words[] = {(uint64_t)clique->job << 32 | clique->epoch, (uint64_t)clique->round << 32 | chunk, shard};
-    uint64_t state = key;
-    for (int i = 0; i < 3; i++) {
-        state = (state ^ words[i]) * MULTIPLIER;
+/* Of the key of row i. */
+static inline uint64_t hash(const struct tb_engine *engine, const struct tb_headers *headers, size_t i) {
+    const uint64_t words[] = {(uint64_t)headers->job[i] << 32 | headers->epoch[i],
+                              (uint64_t)headers->round[i] << 32 | headers->chunk[i], headers->shard[i]};
+    uint64_t state = engine->config.hash_key;
+    for (int word = 0; word < 3; word++) {
+        state = (state ^ words[word]) * MULTIPLIER;
         state ^= state >> 32;
     }
     return state;
 }
+
+static inline uint64_t first_way(const struct tb_engine *engine, uint64_t hashed) {
+    return (hashed & (engine->sets - 1)) * TB_INDEX_WAYS;
+}
+
+static inline uint32_t tag_of(uint64_t hashed) { return (uint32_t)(hashed >> 32) | 1u; }
 
 /* The ways of a set that have this tag, as bits. */
 static inline uint32_t ways_with(const uint32_t *tags, uint32_t tag) {
@@ -40,6 +48,18 @@ static inline bool has_ended(const struct entry *entry, int64_t now_ns) {
     return entry->until_ns && entry->until_ns <= now_ns;
 }
 
+/* Ask the cache for what `find_or_enter` will look at: first for the tags, and when they are there, for the entry. */
+static inline void fetch_tags(const struct tb_engine *engine, uint64_t hashed) {
+    __builtin_prefetch(engine->tags + first_way(engine, hashed), 1);
+}
+
+static inline void fetch_entry(const struct tb_engine *engine, uint64_t hashed) {
+    uint64_t first = first_way(engine, hashed);
+    uint32_t found = ways_with(engine->tags + first, tag_of(hashed));
+    if (!found) found = ways_with(engine->tags + first, 0);
+    if (found) __builtin_prefetch(&engine->entries[first + (uint32_t)__builtin_ctz(found)], 1);
+}
+
 /* A way of the set that is free, or whose tombstone has ended; TB_INDEX_WAYS if there is none. */
 static inline uint32_t free_way(const struct tb_engine *engine, uint64_t first, int64_t now_ns) {
     uint32_t untagged = ways_with(engine->tags + first, 0);
@@ -50,11 +70,10 @@ static inline uint32_t free_way(const struct tb_engine *engine, uint64_t first, 
 }
 
 /* The key's entry; a fresh one (`seen` is 0) if it had none; NULL if its set has no free way. */
-static inline struct entry *find_or_enter(struct tb_engine *engine, uint32_t number, uint16_t shard, uint32_t chunk,
-                                          uint16_t value_count, int64_t now_ns) {
-    uint64_t state = hash(engine->config.hash_key, &engine->cliques[number], shard, chunk);
-    uint64_t first = (state & (engine->sets - 1)) * TB_INDEX_WAYS;
-    uint32_t tag = (uint32_t)(state >> 32) | 1u;
+static inline struct entry *find_or_enter(struct tb_engine *engine, uint64_t hashed, uint32_t number, uint16_t shard,
+                                          uint32_t chunk, uint16_t value_count, int64_t now_ns) {
+    uint64_t first = first_way(engine, hashed);
+    uint32_t tag = tag_of(hashed);
     for (uint32_t found = ways_with(engine->tags + first, tag); found; found &= found - 1) {
         uint64_t at = first + (uint32_t)__builtin_ctz(found);
         struct entry *entry = &engine->entries[at];

@@ -25,10 +25,12 @@ DEFINE_SUMS(portable, )
 
 #if defined(__x86_64__) && defined(__GNUC__)
 DEFINE_SUMS(avx2, __attribute__((target("avx2"))))
+DEFINE_SUMS(avx512, __attribute__((target("avx512f,prefer-vector-width=512"))))
 #endif
 
 tb_sum *tb_best_sum(bool floats) {
 #if defined(__x86_64__) && defined(__GNUC__)
+    if (__builtin_cpu_supports("avx512f")) return floats ? add_floats_avx512 : add_integers_avx512;
     if (__builtin_cpu_supports("avx2")) return floats ? add_floats_avx2 : add_integers_avx2;
 #endif
     return floats ? add_floats_portable : add_integers_portable;

@@ -30,9 +30,14 @@ void stamp_clock_update(struct stamp_clock *clock, int64_t monotonic_ns, int64_t
         clock->offset_before_ns = clock->offset_ns;
         clock->step_doubtful_until = monotonic_ns + SOFTIRQ_WAIT_NS;
     }
-    clock->earliest_ns = (first ? monotonic_ns : clock->now_ns) - SOFTIRQ_WAIT_NS;
     clock->offset_ns = offset;
     clock->now_ns = monotonic_ns;
+}
+
+void stamp_clock_begin_pass(struct stamp_clock *clock)
+{
+    clock->earliest_ns = (clock->pass_ns == 0 ? clock->now_ns : clock->pass_ns) - SOFTIRQ_WAIT_NS;
+    clock->pass_ns = clock->now_ns;
 }
 
 void stamp_clock_sample(struct stamp_clock *clock)
@@ -57,19 +62,27 @@ static bool plausible(const struct stamp_clock *clock, int64_t monotonic_ns)
     return monotonic_ns >= clock->earliest_ns && monotonic_ns <= clock->now_ns + LONGEST_PASS_NS;
 }
 
-int64_t stamp_clock_convert(struct stamp_clock *clock, int64_t realtime_ns)
+bool stamp_clock_convert(const struct stamp_clock *clock, int64_t realtime_ns, int64_t *monotonic_ns)
 {
     int64_t with_current = realtime_ns - clock->offset_ns;
+    int64_t with_before = realtime_ns - clock->offset_before_ns;
     bool fits_current = plausible(clock, with_current);
-    if (clock->now_ns >= clock->step_doubtful_until) {
-        if (fits_current)
-            return with_current;
-    } else {
-        int64_t with_before = realtime_ns - clock->offset_before_ns;
-        bool fits_before = plausible(clock, with_before);
-        if (fits_current != fits_before)
-            return fits_current ? with_current : with_before;
-    }
+    bool doubtful = clock->now_ns < clock->step_doubtful_until;
+    bool fits_before = doubtful && plausible(clock, with_before);
+    *monotonic_ns = fits_current ? with_current : with_before;
+    return fits_current != fits_before;
+}
+
+int64_t stamp_clock_arrival_ns(struct stamp_clock *clock, int64_t realtime_ns)
+{
+    int64_t arrival_ns;
+    if (stamp_clock_convert(clock, realtime_ns, &arrival_ns))
+        return arrival_ns;
+    /* This thread may have been held up since the sample: the frame came later than the sample, by more than a pass
+     * takes, and the sample's time would let it out before its time. */
+    stamp_clock_sample(clock);
+    if (stamp_clock_convert(clock, realtime_ns, &arrival_ns))
+        return arrival_ns;
     clock->refused++;
     return clock->now_ns;
 }

@@ -206,7 +206,7 @@ bool direction_receive(struct direction *direction, struct stamp_clock *clock)
         uint64_t *counter = !arrival.whole ? &counters->dropped_cut : &counters->dropped_down;
         bool admitted = false;
         if (arrival.whole && !direction->down) {
-            int64_t arrival_ns = stamp_clock_convert(clock, arrival.stamp_ns);
+            int64_t arrival_ns = stamp_clock_arrival_ns(clock, arrival.stamp_ns);
             if (arrival_ns < direction->last_arrival_ns)
                 arrival_ns = direction->last_arrival_ns;
             direction->last_arrival_ns = arrival_ns;

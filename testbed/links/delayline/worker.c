@@ -108,6 +108,7 @@ static void *serve(void *argument)
     while (!atomic_load(&worker->stop)) {
         run_errand(worker);
         stamp_clock_sample(&worker->clock);
+        stamp_clock_begin_pass(&worker->clock);
         int64_t now_ns = worker->clock.now_ns, due_ns = INT64_MAX;
         int64_t look_every_ns = LOOK_AT_LEAST_EVERY_NS;
         bool any_eager = false;

@@ -15,7 +15,6 @@ from edge_rig import (
     STRANGER,
     EdgeRig,
     Namespace,
-    edge_network,
     group_of,
     root_refusal,
     setup_message,
@@ -37,12 +36,6 @@ pytestmark = pytest.mark.skipif(bool(root_refusal()), reason=root_refusal())
 A, B, C = CONTRIBUTORS
 ALL = 0b100110
 StartEdge = Callable[..., EdgeRig]
-
-
-@pytest.fixture(scope="module")
-def network() -> Iterator[tuple[Namespace, Namespace, Namespace]]:
-    with edge_network() as spaces:
-        yield spaces
 
 
 @pytest.fixture(params=[name for name in ("native", "numpy") if name in engine_names()])

@@ -3,7 +3,7 @@
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ from edge_rig import (
     SO_RCVBUFFORCE,
     EdgeRig,
     Namespace,
-    edge_network,
     group_of,
     root_refusal,
     setup_message,
@@ -67,12 +66,6 @@ class Dies(FailsAfter):
         if self.left == 0:
             raise RuntimeError("no answer")
         return super().poll(headers, payloads, now_ns)
-
-
-@pytest.fixture(scope="module")
-def network() -> Iterator[tuple[Namespace, Namespace, Namespace]]:
-    with edge_network() as spaces:
-        yield spaces
 
 
 Exchange = Callable[[type[NumpyEngine]], tuple[list[tuple[Header, np.ndarray]], dict[str, Any]]]

@@ -6,7 +6,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -17,7 +16,6 @@ from edge_rig import (
     JOB,
     SO_RCVBUFFORCE,
     Namespace,
-    edge_network,
     group_of,
     root_refusal,
 )
@@ -38,12 +36,6 @@ from aggregator.wire.packet import (
 pytestmark = pytest.mark.skipif(bool(root_refusal()), reason=root_refusal())
 VALUES, CHUNKS, ROUNDS = 300, 5, 3 * WINDOW
 FIRST_ROUND = 2**32 - WINDOW // 2  # it wraps
-
-
-@pytest.fixture(scope="module")
-def network() -> Iterator[tuple[Namespace, Namespace, Namespace]]:
-    with edge_network() as spaces:
-        yield spaces
 
 
 def values_of(source: int, round_number: int, chunk: int) -> np.ndarray:

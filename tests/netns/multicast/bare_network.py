@@ -35,17 +35,22 @@ class BareNetwork:
     trees: list[Tree]
     began: float
 
-    def join_all(self, trees: list[Tree]) -> dict[str, socket.socket]:
-        """A socket at each edge that has joined every tree which serves its island."""
-        joined = {}
+    def open_receivers(self) -> dict[str, socket.socket]:
+        """A socket at each edge."""
+        receivers = {}
         for island in self.topology.island_ids:
-            address = naming.edge_address(self.topology.island_ids.index(island))
             with entered(self.network.pids[naming.edge_name(island)]):
-                joined[island] = sockets.open_receiver()
+                receivers[island] = sockets.open_receiver()
+        return receivers
+
+    def bring_up(self, trees: list[Tree], receivers: dict[str, socket.socket]) -> None:
+        """Install trees, have every edge join those that serve its island, and wait until they are as planned."""
+        self.plane.install(trees)
+        for island_id, (island, receiver) in enumerate(receivers.items()):
             for tree in trees:
                 if island in tree.receivers:
-                    sockets.join(joined[island], tree.group, tree.address, address)
-        return joined
+                    sockets.join(receiver, tree.group, tree.address, naming.edge_address(island_id))
+        self.plane.confirm(trees, CONFIRM_S)
 
     def sender(self, tree: Tree) -> socket.socket:
         """A socket at the tree's source, connected to its group."""

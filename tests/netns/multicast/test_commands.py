@@ -43,7 +43,7 @@ def test_exec_and_the_command_line_work_on_the_running_network(tmp_path: Path) -
         unknown = call_testbed("exec", "--run", run_id, "oslo", "true")
         assert unknown.code == 2
         assert "there is no node oslo" in unknown.errors
-        process.stdin.write("nodes\nnyc-h1 ping -c 1 tyo-h1\nexit\n")
+        process.stdin.write("nodes\nnet\nnyc-h1 ping -c 1 tyo-h1\niperf lon-h1 ams-h1\nexit\n")
         process.stdin.flush()
         said, _ = process.communicate(timeout=WAIT_S)
     finally:
@@ -52,7 +52,9 @@ def test_exec_and_the_command_line_work_on_the_running_network(tmp_path: Path) -
             process.wait(WAIT_S)
     assert process.returncode == 0, said
     assert "nyc-h1" in said
+    assert "nyc-h1 e0:h0" in said
     assert "1 packets transmitted, 1 received" in said
+    assert "bits/sec" in said
     assert leftovers() == before
 
 

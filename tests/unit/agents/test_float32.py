@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from agents.exchange import IslandExchange
+from agents.exchange import ExchangeSettings, IslandExchange
 from agents.exchange_area import ExchangeArea
 from agents.float32 import NUMBER_FORMAT, clean
 from agents.receiving import RoundReceiver
@@ -32,10 +32,10 @@ class Still:
     def parameters(self) -> Parameters:
         return self._values
 
-    def load_parameters(self, mean: Parameters) -> None:
-        self._values = mean
+    def load_parameters(self, parameters: Parameters) -> None:
+        self._values = parameters
 
-    def train(self, round_number: int) -> None: ...
+    def train(self, step: int) -> None: ...
 
     def evaluate(self) -> Mapping[str, float]:
         return {}
@@ -44,7 +44,7 @@ class Still:
 def test_exchange_averages_floats() -> None:
     area = ExchangeArea(np.zeros((1, 4), np.int32), np.zeros((1, 4), np.int32), np.zeros((1, 2), np.uint64), 2)
     trainer = Still([1.5, 2.5, np.nan])
-    exchange = IslandExchange(trainer, [Tensor("w", 3, 1.0)], 0, area, NUMBER_FORMAT)
+    exchange = IslandExchange(trainer, [Tensor("w", 3, 1.0)], 0, area, ExchangeSettings(NUMBER_FORMAT))
     counts = exchange.contribute(0, 2)
     assert (counts.saturated, counts.non_finite, counts.denormal) == (0, 1, 0)
     assert area.sent[0].view(np.float32).tolist() == [1.5, 2.5, 0, 0]

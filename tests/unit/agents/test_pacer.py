@@ -96,6 +96,31 @@ def test_what_is_overdue_goes_out_at_once_beyond_one_batch() -> None:
     assert 0 <= lateness.min() <= lateness.max() <= elapsed
 
 
+def test_what_is_overdue_catches_up_no_faster_than_the_line() -> None:
+    count, size = 50, 958
+    frame_ns = MILLISECOND  # 958 bytes and 42 of headers, at 8 Mbit/s
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    with ours, theirs:
+        theirs.settimeout(5)
+        pacer = Pacer(ours.fileno(), 0, line_rate_bps=8e6)
+        due = time.monotonic_ns()
+        pacer.start(bytes(size * count), size, np.full(count, size, np.int32), np.full(count, due))
+        for _ in range(count):
+            theirs.recv(size)
+        wait_done(pacer)
+        lateness = np.asarray(pacer.lateness_ns())
+        pacer.close()
+    # Two frames more than the line has taken may wait for it, and one is on it.
+    assert (lateness[3:] >= (np.arange(3, count) - 3) * frame_ns).all()
+    assert lateness[0] < lateness[-1] < 100 * count * frame_ns
+
+
+@pytest.mark.parametrize("rate", [-1.0, float("nan")])
+def test_a_line_rate_that_is_none_is_refused(rate: float) -> None:
+    with pytest.raises(ValueError, match="line_rate_bps"):
+        Pacer(0, 0, line_rate_bps=rate)
+
+
 def test_can_be_started_again_and_done_is_reset(sockets: tuple[socket.socket, socket.socket], pacer: Pacer) -> None:
     buffer, lengths = datagrams(3)
     for _ in range(3):

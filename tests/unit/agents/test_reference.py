@@ -2,6 +2,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,20 +11,21 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
 
-from agents.exchange import IslandExchange, parameters_digest
+from agents.exchange import PLAIN, IslandExchange, parameters_digest
 from agents.exchange_area import map_exchange_area
 from agents.fixed_point import scale_exponents
 from agents.pinned import ENVIRONMENT
-from agents.reference import train_reference, with_idle
+from agents.reference import Pace, train_reference, with_idle
 from agents.workloads import load_workload
 from agents.workloads.interface import Setting
 from agents.workloads.synthetic import integers
-from aggregator.wire.control import Channel, pair
+from aggregator.wire.control import Channel, Message, pair
 
 TRIANGLES = [[[0, 1, 2], [3, 4, 5], [6, 7, 8]], [[0, 3, 6], [1, 4, 7], [2, 5, 8]]]
 ALL = [[list(range(9))]]
 VALUES, VALUES_PER_CHUNK = 418_018, 2227
 DEPTH = 3
+LONG_NS = 300_000_000  # longer than a step of digits really takes
 
 
 def prepared(name: str, directory: Path, islands: int = 9, values: int = VALUES) -> Setting:
@@ -32,7 +34,9 @@ def prepared(name: str, directory: Path, islands: int = 9, values: int = VALUES)
     return setting
 
 
-def pinned_reference(setting: Setting, workload: str, schedule: list[list[list[int]]], rounds: int) -> dict[str, Any]:
+def pinned_reference(
+    setting: Setting, workload: str, schedule: list[list[list[int]]], rounds: int, *more: str
+) -> dict[str, Any]:
     """The reference as a run would start it: this process has as many BLAS threads as it likes, so other digests."""
     options = {
         "workload": workload,
@@ -44,7 +48,8 @@ def pinned_reference(setting: Setting, workload: str, schedule: list[list[list[i
         "schedule": json.dumps(schedule),
         "workload-dir": setting.directory,
     }
-    command = [sys.executable, "-m", "agents.reference", *(f"--{name}={value}" for name, value in options.items())]
+    words = [f"--{name}={value}" for name, value in options.items()]
+    command = [sys.executable, "-m", "agents.reference", *words, *more]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=120, check=True, env={**os.environ, **ENVIRONMENT}
     )
@@ -74,11 +79,11 @@ class TrainerUnderTest:
             values=setting.payload_values,
             values_per_chunk=VALUES_PER_CHUNK,
             depth=DEPTH,
-            number_format=0,
+            exchange=PLAIN.to_message(),
         )
         assert hello == {"type": "hello", "pid": self.process.pid, "realtime": False}
 
-    def ask(self, kind: str, **fields: object) -> dict[str, object] | None:
+    def ask(self, kind: str, **fields: object) -> Message | None:
         self.channel.send(kind, **fields)
         return self.channel.receive()
 
@@ -147,10 +152,10 @@ def test_members_of_a_clique_agree_whatever_the_order_of_arrival(tmp_path: Path)
                 for sender in sorted(senders, reverse=receiver % 2 == 0):
                     areas[receiver].summed[row] += areas[sender].sent[row]
                     areas[receiver].bitmaps[row] |= np.uint64(1 << sender)
-        assert [island.apply(round_number) for island in islands] == expected.digests[round_number]
+        assert [island.apply(round_number).digest for island in islands] == expected.digests[round_number]
 
 
-def test_synthetic_parameters_are_the_mean_of_the_cliques_integers(tmp_path: Path) -> None:
+def test_a_round_of_synthetic_brings_the_mean_of_the_cliques_integers(tmp_path: Path) -> None:
     setting = prepared("synthetic", tmp_path, islands=4, values=1000)
     outcome = train_reference(load_workload("synthetic"), setting, [[[0, 1, 2]]], 2, 300)
     drawn = [integers(setting, island, 1).astype(np.int64) for island in range(4)]
@@ -176,7 +181,15 @@ def test_a_trainer_process_gives_the_references_digests(tmp_path: Path, trainers
         phase = round_number % 2
         no_losses = {"saturated": 0, "non_finite": 0, "denormal": 0}
         for trainer in trainers:
-            ready = trainer.ask("train", round=round_number, epoch=4, phase=phase)
+            began_ns = time.monotonic_ns()
+            trained = trainer.ask(
+                "train", round=round_number, first_step=round_number, steps=1, done_ns=began_ns + LONG_NS
+            )
+            assert trained is not None
+            assert (trained["type"], trained["round"], trained["steps"]) == ("trained", round_number, 1)
+            assert 0 < trained["compute_ns"] < time.monotonic_ns() - began_ns
+            assert time.monotonic_ns() - began_ns >= LONG_NS
+            ready = trainer.ask("contribute", round=round_number, epoch=4, phase=phase)
             assert ready == {"type": "ready", "round": round_number, **no_losses}
         if phase == 0:
             for i in range(2):
@@ -188,6 +201,7 @@ def test_a_trainer_process_gives_the_references_digests(tmp_path: Path, trainers
                 "type": "applied",
                 "round": round_number,
                 "digest": expected["digests"][round_number][i],
+                "parameters_digest": expected["parameters_digests"][round_number][i],
             }
     for i, trainer in enumerate(trainers):
         assert trainer.ask("evaluate") == {"type": "evaluated", **expected["evaluations"][i]}
@@ -208,6 +222,29 @@ def test_a_trainer_process_has_low_priority_and_reports_errors(
     answer = trainers[0].ask("sing")
     assert answer == {"type": "error", "message": "trainer: a trainer does not know the message 'sing'"}
     assert trainers[0].process.wait(timeout=10) == 1
+
+
+@pytest.mark.usefixtures("one_blas_thread")
+def test_with_overlap_a_round_carries_the_state_before_its_steps(tmp_path: Path) -> None:
+    """Two islands by hand: what each trained during the round is added to the mean of what both had at its start."""
+    setting = prepared("digits", tmp_path, islands=2)
+    workload = load_workload("digits")
+    outcome = train_reference(workload, setting, [[[0, 1]]], 3, VALUES_PER_CHUNK, Pace((2, 1), overlap=True))
+    trainers = [workload.island(setting, i) for i in range(2)]
+    first_step = 0
+    for round_number, steps in enumerate((2, 1, 2)):
+        sent = [trainer.parameters().astype(np.float64) for trainer in trainers]
+        for trainer in trainers:
+            for step in range(first_step, first_step + steps):
+                trainer.train(step)
+        first_step += steps
+        mean = (sent[0] + sent[1]) / 2
+        for trainer, before in zip(trainers, sent, strict=True):
+            trainer.load_parameters((mean + trainer.parameters() - before).astype(np.float32))
+        assert len(set(outcome.digests[round_number])) == 1
+        assert len(set(outcome.parameters_digests[round_number])) == 2
+    # All but equal: the contributions' fixed point has 28 bits, and rounds in other places.
+    assert outcome.evaluations == [trainer.evaluate() for trainer in trainers]
 
 
 def run_reference(*arguments: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:

@@ -30,7 +30,9 @@ def test_built_in_workloads_are_found_by_name() -> None:
 
 
 def test_an_unknown_workload_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(ValueError, match=r"^unknown workload 'poems': there are digits, synthetic") as caught:
+    with pytest.raises(
+        ValueError, match=r"^unknown workload 'poems': there are characters, digits, synthetic"
+    ) as caught:
         load_workload("poems")
     assert "\n" not in str(caught.value)
 
@@ -43,7 +45,7 @@ def test_a_workload_from_outside_is_an_entry_point(monkeypatch: pytest.MonkeyPat
         lambda group, name=None: [point] if group == "testbed.workloads" and name in (None, "outside") else [],
     )
     assert isinstance(load_workload("outside"), Synthetic)
-    assert workload_names() == ["digits", "outside", "synthetic"]
+    assert workload_names() == ["characters", "digits", "outside", "synthetic"]
 
 
 def test_digits_has_the_tensors_that_fit_the_reference_payload(digits: Setting) -> None:
@@ -86,9 +88,9 @@ def test_digits_training_follows_from_seed_island_and_round_alone(digits: Settin
     again = Setting(tmp_path, digits.seed, digits.islands, digits.payload_values)
     Digits().prepare(again)
     one, other = Digits().island(digits, 4), Digits().island(again, 4)
-    for round_number in range(3):
-        one.train(round_number)
-        other.train(round_number)
+    for step in range(3):
+        one.train(step)
+        other.train(step)
     assert one.parameters().tobytes() == other.parameters().tobytes()
     different = Setting(tmp_path, digits.seed + 1, digits.islands, digits.payload_values)
     Digits().prepare(different)

@@ -24,10 +24,13 @@ def submit(service: EngineService, round_number: int, source: int = 0, chunk: in
 
 @pytest.mark.parametrize("name", [name for name in ("native", "numpy") if name in engine_names()])
 def test_engine_begins_with_the_first_round_after_it_has_loaded(name: str) -> None:
-    service = EngineService(name, CONFIG, load_ns=100, now_ns=1000)
-    service.set_clique(JOB, 0, 0, 0b11, 50, now_ns=1099)
+    service = EngineService(name, CONFIG, load_ns=100)
+    service.set_clique(JOB, 0, 0, 0b11, 50, now_ns=1000)  # loading begins
     assert service.loading
     assert submit(service, 0) is Verdict.BYPASSED_COLLISION
+    service.drop_clique(JOB, 0, 0)
+    service.set_clique(JOB, 0, 0, 0b11, 50, now_ns=1099)
+    assert service.loading
     service.set_clique(JOB, 0, 1, 0b11, 50, now_ns=1200)  # loaded, but round 0 began without it
     assert submit(service, 1) is Verdict.BYPASSED_COLLISION
     assert submit(service, 9) is Verdict.REFUSED_EPOCH
@@ -42,7 +45,7 @@ def test_engine_begins_with_the_first_round_after_it_has_loaded(name: str) -> No
 
 
 def test_engine_without_load_time_begins_at_once() -> None:
-    service = EngineService("numpy", CONFIG, load_ns=0, now_ns=0)
+    service = EngineService("numpy", CONFIG, load_ns=0)
     service.set_clique(JOB, 0, 0, 0b11, 50, now_ns=0)
     assert submit(service, 0) is Verdict.ADDED
 
@@ -61,7 +64,7 @@ class Fails(NumpyEngine):
 
 def test_failed_engine_gives_out_what_it_holds_then_its_batch_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service_module, "make_engine", lambda name: Fails())
-    service = EngineService("fails", CONFIG, load_ns=0, now_ns=0)
+    service = EngineService("fails", CONFIG, load_ns=0)
     service.set_clique(JOB, 0, 0, 0b11, 50, now_ns=0)
     assert submit(service, 0) is Verdict.ADDED
     headers = empty_headers(1)
@@ -79,6 +82,6 @@ def test_failed_engine_gives_out_what_it_holds_then_its_batch_passes(monkeypatch
 
 
 def test_passthrough_that_fails_is_an_error() -> None:
-    service = EngineService("passthrough", CONFIG, load_ns=0, now_ns=0)
+    service = EngineService("passthrough", CONFIG, load_ns=0)
     with pytest.raises(RuntimeError, match="broken"):
         service.fall_back(RuntimeError("broken"), 0, 0)

@@ -59,8 +59,8 @@ def test_hosts_of_an_island_share_its_access_link() -> None:
 
 def test_saving_is_the_share_of_unicast_that_was_not_sent() -> None:
     loads = [
-        LinkLoad("a", "b", 2, 4, 2 * FRAMING.wire_bytes, 2 * FRAMING.wire_bytes, 0),
-        LinkLoad("a-h1", "a-e", 2, 4, 0, 10**9, 0),
+        LinkLoad("a", "b", 2, 4, 2 * FRAMING.wire_bytes, 2 * FRAMING.wire_bytes, 0, 0),
+        LinkLoad("a-h1", "a-e", 2, 4, 0, 10**9, 0, 0),
     ]
     assert saving(loads, LINE, FRAMING)["saving"] == 0.5
 

@@ -8,11 +8,12 @@ import pytest
 from scheduler.topology import Island, Topology, both_ways
 from testbed.errors import TestbedError
 from testbed.multicast import frr, limits
-from testbed.multicast.frr import router_configuration
+from testbed.multicast.frr import pim_configuration
 from testbed.multicast.groups import Tree
-from testbed.multicast.pim import PimPlane, two_ways_back, ways_back
+from testbed.multicast.pim import PimPlane, two_ways_back
 from testbed.multicast.planes import choose_plane
 from testbed.multicast.unicast import UnicastPlane
+from testbed.multicast.ways import ways_back
 
 NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to make a network namespace")
 OVER_B = Tree("232.1.0.1", "a", ("c",), (("a", "b"), ("b", "c")), "10.1.0.10")
@@ -89,7 +90,7 @@ def test_ways_back_follow_the_tree_against_its_direction() -> None:
 
 
 def test_a_transit_router_speaks_pim_and_no_igmp() -> None:
-    router = router_configuration("x", ["c-a", "c-b"], None)
+    router = pim_configuration("x", ["c-a", "c-b"], None)
     assert router.count(" ip pim\n") == 2
     assert "igmp" not in router
-    assert "ip igmp version 3" in router_configuration("a", ["c-x"], "e0")
+    assert "ip igmp version 3" in pim_configuration("a", ["c-x"], "e0")

@@ -1,7 +1,7 @@
 """Reactions to failed links run beside the run's loop: in order, and what they raise is not lost."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -16,10 +16,12 @@ class Reaction:
     def __init__(self) -> None:
         self.may_go_on = threading.Event()
         self.seen: list[Down] = []
+        self.overtaken: list[bool] = []
 
-    def __call__(self, down: Down) -> None:
+    def __call__(self, down: Down, overtaken: Callable[[], bool]) -> None:
         assert self.may_go_on.wait(10)
         self.seen.append(down)
+        self.overtaken.append(overtaken())
         if B in down:
             raise ValueError("no way")
 
@@ -41,6 +43,7 @@ def test_changes_are_answered_in_order_without_waiting(reaction: Reaction) -> No
     reaction.may_go_on.set()
     reactor.finish()
     assert reaction.seen == changes
+    assert reaction.overtaken == [True, True, False]
     reactor.close()
 
 

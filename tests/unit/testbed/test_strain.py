@@ -36,6 +36,7 @@ def strain(
     overflows: int = 0,
     wait_ms: float = 20.0,
     wait_times: int = 500,
+    compute_ms: float = 350.0,
     scale: Scale | None = None,
 ) -> Strain:
     """A round of 500 ms on two directions, of which one carried nothing."""
@@ -55,6 +56,9 @@ def strain(
         packetisation_ns=0,
         done={"nyc-h1": {**report, "socket_overflows": 0}},
         retired={"nyc": {"socket_overflows": overflows}},
+        training_began_ns=0,
+        ended_ns=0,
+        trained={"nyc": {"steps": 2, "compute_ns": scale.emulated_ns(compute_ms)}},
         ready={},
         restarts=(),
         applied={},
@@ -64,11 +68,12 @@ def strain(
         lan_exchange_ns=0,
         before=before,
         after=after,
+        routing_bytes={},
         disturbed=False,
         outages=(),
     )
     waits = {"edge-nyc": Waits(round(wait_ms * 1e6), wait_times), "edge-lon": Waits(1, 1)}
-    return strain_of(record, waits, scale)
+    return strain_of(record, waits, scale, scale.emulated_ns(200))
 
 
 def _add(one: Lateness, other: Lateness) -> dict[int, int]:
@@ -96,6 +101,7 @@ def test_quiet_round_is_trusted() -> None:
         ({"late_us": (1_200.0, 2_000.0)}, "hosts sent late: p99 1.2 ms"),
         ({"late_us": (10.0, 12_000.0)}, "worst 12.0 ms"),
         ({"wait_ms": 260.0}, "edge-nyc waited 260 ms for a processor, 0.5 ms each time"),
+        ({"compute_ms": 410.0}, "the training of nyc really took 410 ms of the 400 ms"),
     ],
 )
 def test_each_sign_of_overload_is_a_reason(changes: dict[str, Any], named: str) -> None:

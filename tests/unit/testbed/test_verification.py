@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from agents.exchange_area import ExchangeArea, map_exchange_area
-from testbed.run.verification import check_round, measured_lifetime
+from testbed.run.verification import check_round
 
 VALUES, PER_CHUNK = 10, 4  # chunks of 4, 4 and 2 values
 ROUND = 5  # row 1 of 4
@@ -59,19 +59,6 @@ def test_missing_own_contribution_is_not_exact(areas: list[ExchangeArea]) -> Non
     areas[0].bitmaps[row] = 0b110
     areas[0].summed[row] -= areas[0].sent[row]
     assert not check_round(areas, ALL, ROUND).exact
-
-
-def test_measured_lifetime_of_all_to_all_and_of_two_directions_of_a_grid() -> None:
-    everyone = np.full((9, 9), 1 / 9)
-    assert measured_lifetime([everyone] * 3, 1) == pytest.approx(1)
-    block = np.full((3, 3), 1 / 3)
-    rows, columns = np.kron(np.eye(3), block), np.kron(block, np.eye(3))
-    assert measured_lifetime([rows, columns] * 3, 2) == pytest.approx(7 / 4)
-
-
-def test_measured_lifetime_needs_a_run_that_mixes() -> None:
-    rows = np.kron(np.eye(3), np.full((3, 3), 1 / 3))
-    assert measured_lifetime([rows] * 5, 1) is None
 
 
 def test_f32_is_right_within_rounding_and_no_further(areas: list[ExchangeArea]) -> None:

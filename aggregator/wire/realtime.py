@@ -3,11 +3,9 @@
 import gc
 import os
 
-_PRIORITY = 5
 
-
-def become_realtime() -> bool:
-    """Take a low real-time priority and end garbage collection; False if the priority is not allowed.
+def become_realtime(priority: int) -> bool:
+    """Take a real-time priority (SCHED_FIFO) and end garbage collection; False if the priority is not allowed.
 
     Call it after set-up: what exists then is never looked at by the collector again.
     """
@@ -15,7 +13,7 @@ def become_realtime() -> bool:
     gc.freeze()
     gc.disable()
     try:
-        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(_PRIORITY))
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(priority))
     except PermissionError:
         return False
     return True

@@ -1,0 +1,28 @@
+"""Plug-ins from a user's file, named as `path/file.py:Name`."""
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+
+def split_name(name: str) -> tuple[Path, str] | None:
+    """The file and the attribute of `path/file.py:Name`; None for a name that is not of that form."""
+    path, separator, attribute = name.rpartition(":")
+    return (Path(path), attribute) if separator and path.endswith(".py") else None
+
+
+def load_from_file(path: Path, attribute: str) -> Any:
+    """What the file calls `attribute`. Raises ValueError in one line, whatever is wrong with the file."""
+    if not path.is_file():
+        raise ValueError(f"file {path}: there is no such file")
+    specification = importlib.util.spec_from_file_location(f"plugin_{path.stem}", path)
+    if specification is None or specification.loader is None:
+        raise ValueError(f"file {path}: it cannot be loaded as Python")
+    module = importlib.util.module_from_spec(specification)
+    try:
+        specification.loader.exec_module(module)
+    except Exception as error:  # whatever the user's file raises is the user's to see, in one line
+        raise ValueError(f"file {path}: {type(error).__name__}: {error}") from None
+    if not hasattr(module, attribute):
+        raise ValueError(f"file {path}: it has no {attribute!r}")
+    return getattr(module, attribute)
