@@ -7,7 +7,20 @@ from types import FrameType
 from typing import NoReturn
 
 from scheduler.errors import SchedulerError, SolverError
-from testbed.commands import analyze, baseline, clean, dissector, link, paper, plan, run, status, topology, verify
+from testbed.commands import (
+    analyze,
+    baseline,
+    capture,
+    clean,
+    dissector,
+    link,
+    paper,
+    plan,
+    run,
+    status,
+    topology,
+    verify,
+)
 from testbed.commands import exec as exec_command
 from testbed.errors import RunFailed, TestbedError
 from testbed.links.interface import LinkError
@@ -15,7 +28,21 @@ from testbed.multicast.interface import MulticastError
 
 EXIT_DONE, EXIT_CHECK_FAILED, EXIT_REFUSED, EXIT_INTERRUPTED = 0, 1, 2, 130
 
-_COMMANDS = (run, plan, status, link, exec_command, verify, topology, analyze, baseline, paper, dissector, clean)
+_COMMANDS = (
+    run,
+    plan,
+    status,
+    link,
+    exec_command,
+    verify,
+    topology,
+    capture,
+    analyze,
+    baseline,
+    paper,
+    dissector,
+    clean,
+)
 
 
 class _Parser(argparse.ArgumentParser):

@@ -12,6 +12,7 @@ from aggregator.wire.control import Message
 from scheduler.plan import plan_to_json
 from testbed.capture.captures import Captures
 from testbed.errors import RunFailed
+from testbed.live.capture_commands import capture_commands
 from testbed.live.links import LiveLinks
 from testbed.live.protocol import socket_path
 from testbed.live.running import LiveRun
@@ -123,7 +124,9 @@ def _run(
         undo.callback(fleet.stop)
         live_links = LiveLinks(prepared.links, network.links, settings.scale)
         live = _go_live(prepared, live_links, fleet, state, run_dir)
-        server = ControlServer(socket_path(state.directory), state.run_id, fleet, live.commands())
+        server = ControlServer(
+            socket_path(state.directory), state.run_id, fleet, live.commands() | capture_commands(captures)
+        )
         undo.callback(server.close)
         start_up = StartUp(topology, epoch, prepared.framing, prepared.workload, settings, network, state, run_dir.logs)
         started = start_processes(fleet, start_up)
