@@ -13,7 +13,7 @@ from testbed.analyze.files import CaptureFile, Frames
 from testbed.analyze.packets import IP_AT, Packets, find_packets
 from testbed.errors import TestbedError
 
-_CHUNKS_BYTES = 24 << 20  # of all files together
+_CHUNKS_BYTES = 48 << 20  # of all files together
 _CHUNK_BYTES = 1 << 20
 
 
