@@ -19,7 +19,7 @@ from testbed.errors import TestbedError
 def analyse(captures: Captures) -> Analysis:
     """What the captures tell. Raises TestbedError if they are damaged, or have no packets of ours."""
     flows, order, rounds, sums, repairs = Flows(), Order(), Rounds(), Sums(captures), Repairs(captures)
-    transits = Transits(len(captures.points), list(captures.peers.items()))
+    transits = Transits(len(captures.points), list(captures.peers.items()), captures.time_dilation)
     packets: Counter[int] = Counter()
     for reached_ns, sightings, others in captures.sightings():
         kind = classes(sightings.packets.header)

@@ -1,6 +1,7 @@
 """The captures to analyse: which files, where their frames were seen, and whether they are whole."""
 
 import heapq
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -73,7 +74,7 @@ class Captures:
             for interface in file.interfaces:
                 if interface.link_type not in IP_AT:
                     raise TestbedError(f"{file.path}: link type {interface.link_type} is not supported; use Ethernet")
-                about = dict(word.split("=", 1) for word in interface.comment.split(" ") if "=" in word)
+                about = _about(interface.comment)
                 for outbound in (False, True):
                     self.points.append(
                         Point(
@@ -89,6 +90,7 @@ class Captures:
                 starts.append(interface.start_ns)
                 ends.append(interface.end_ns)
                 losses.append(interface.lost)
+        self.time_dilation = max(_time_dilation(file.comment) for file in self.files)
         known_starts = [start for start in starts if start is not None]
         known_ends = [end for end in ends if end is not None]
         self.start_ns = max(known_starts) if known_starts else None
@@ -144,6 +146,19 @@ class Captures:
             return Sightings(point[packets.frame], frames.time_ns[packets.frame], packets)
 
         return sighted(found.packets), sighted(found.others)
+
+
+def _about(comment: str) -> dict[str, str]:
+    """The words of a comment that are name=value."""
+    return dict(word.split("=", 1) for word in comment.split(" ") if "=" in word)
+
+
+def _time_dilation(comment: str) -> float:
+    try:
+        dilation = float(_about(comment).get("time_dilation", 1))
+    except ValueError:
+        return 1.0
+    return dilation if math.isfinite(dilation) else 1.0
 
 
 def find_captures(paths: Sequence[Path], recording: int | None = None) -> list[Path]:

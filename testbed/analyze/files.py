@@ -61,6 +61,7 @@ class CaptureFile:
 
     path: Path
     interfaces: list[Interface] = field(default_factory=list)
+    comment: str = ""
     cut: bool = False
     _order: str = "<"
     _base: int = 0
@@ -174,6 +175,9 @@ class CaptureFile:
                 break
             if kind == _PACKET:
                 starts.append(at)
+            elif kind == _SECTION:
+                options = dict(self._options(buffer[at : at + total], 24))
+                self.comment = options.get(_COMMENT, b"").decode("utf-8", "replace")
             elif kind == _INTERFACE:
                 self._read_interface(buffer[at : at + total])
             elif kind == _SIMPLE:

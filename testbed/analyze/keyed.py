@@ -44,6 +44,6 @@ def grown(column: Column, rows: int) -> Column:
     """The column, with room for so many rows."""
     if rows <= len(column):
         return column
-    larger = np.zeros((max(2 * len(column), rows, _LEAST_ROWS), *column.shape[1:]), column.dtype)
+    larger = np.zeros((max(len(column) * 3 // 2, rows, _LEAST_ROWS), *column.shape[1:]), column.dtype)
     larger[: len(column)] = column
     return larger  # type: ignore[return-value]

@@ -9,8 +9,9 @@ from aggregator.wire.packet import MAX_CONTRIBUTORS
 from testbed.analyze.captures import Captures, Sightings
 from testbed.analyze.flows import CONTRIBUTION, FETCHED, REPAIR, RESULT
 from testbed.analyze.keyed import KeyedRows, grown
-from testbed.analyze.transits import HORIZON_NS
 
+_HORIZON_NS = 10 * 10**9
+"""A chunk of which nothing was seen for so long, undilated, is done."""
 _COLUMNS = ("arrived", "summed", "delivered", "repaired")
 _ROW = np.dtype([("island", "i8"), ("round", "i8"), ("last_ns", "i8"), *((name, "u8") for name in _COLUMNS)])
 
@@ -37,6 +38,7 @@ class Sums:
     """One row for each chunk of each receiving island on its way; `counts` sums up those that are done."""
 
     def __init__(self, captures: Captures) -> None:
+        self._horizon_ns = int(_HORIZON_NS * captures.time_dilation)
         points = captures.points
         islands = sorted({point.island for point in points})
         self._island = np.array([islands.index(point.island) for point in points], np.int64)
@@ -84,9 +86,9 @@ class Sums:
         """Sum up the chunks that are done at this time of the captures, but for those of rounds to be left out."""
         if now_ns < self._next_look_ns:
             return
-        self._next_look_ns = now_ns + HORIZON_NS // 10
+        self._next_look_ns = now_ns + self._horizon_ns // 10
         table = self._table[: len(self._rows)]
-        done = table["last_ns"] < now_ns - HORIZON_NS
+        done = table["last_ns"] < now_ns - self._horizon_ns
         if done.any():
             self._sum_up(table[done], left_out)
             self._table = table[~done]

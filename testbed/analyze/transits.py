@@ -9,8 +9,10 @@ from numpy.typing import NDArray
 from testbed.analyze.captures import Sightings
 from testbed.analyze.keyed import KeyedRows, grown
 
-HORIZON_NS = 10 * 10**9
-"""A packet that was not seen for so long, in the time of the captures, is done."""
+_HORIZON_NS = 5 * 10**9
+"""A packet that was not seen for so long, undilated, is done."""
+
+_ROWS_AT_ONCE = 1 << 16
 
 TAIL, HEAD, LEFT_OUT = 1, 2, 4
 """Whether a packet may have been on its way when the captures ended (tail) or began (head); whether it is of a round of
@@ -18,8 +20,7 @@ which the captures have only a part."""
 
 FACTS = np.dtype(
     [
-        ("flow", "i8"),
-        ("identity", "u8"),
+        ("flow", "i4"),
         ("first_ns", "i8"),
         ("last_ns", "i8"),
         ("bitmap", "u8"),
@@ -52,8 +53,9 @@ class Pattern:
 class Transits:
     """Packets between their first and last sighting. `patterns` grows as they are done, by flow and pattern."""
 
-    def __init__(self, points: int, hops: Sequence[tuple[int, int]]) -> None:
+    def __init__(self, points: int, hops: Sequence[tuple[int, int]], time_dilation: float) -> None:
         """`points`: how many there are; `hops`: pairs of an outbound point and the inbound one across the link."""
+        self._horizon_ns = int(_HORIZON_NS * time_dilation)
         self._out = np.array([out for out, _ in hops], np.int64)
         self._in = np.array([inward for _, inward in hops], np.int64)
         self._rows = KeyedRows()
@@ -71,7 +73,7 @@ class Transits:
         rows, fresh = self._rows.of(packets.identity)
         self._facts, self._seen = grown(self._facts, len(self._rows)), grown(self._seen, len(self._rows))
         facts = np.zeros(len(fresh), FACTS)
-        facts["identity"], facts["flow"] = packets.identity[fresh], flow[fresh]
+        facts["flow"] = flow[fresh]
         facts["first_ns"] = facts["last_ns"] = sightings.time_ns[fresh]
         facts["bad"] = packets.bad[fresh]
         for name in ("bitmap", "round", "chunk", "number", "shard", "source"):
@@ -92,9 +94,9 @@ class Transits:
         """
         if now_ns < self._next_look_ns:
             return
-        self._next_look_ns = now_ns + HORIZON_NS // 10
+        self._next_look_ns = now_ns + self._horizon_ns // 10
         count = len(self._rows)
-        done = self._facts["last_ns"][:count] < now_ns - HORIZON_NS
+        done = self._facts["last_ns"][:count] < now_ns - self._horizon_ns
         if done.any():
             self._sum_up(self._facts[:count][done], self._seen[:count][done], left_out)
             self._facts, self._seen = self._facts[:count][~done], self._seen[:count][~done]
@@ -122,10 +124,13 @@ class Transits:
         left_out: NDArray[np.int64],
         when: NDArray[np.int64] | None = None,
     ) -> None:
-        if not len(facts):
-            return
-        when = np.zeros(len(facts), np.int64) if when is None else when
-        when = when | np.where(np.isin(facts["round"], left_out), LEFT_OUT, 0)
+        for first in range(0, len(facts), _ROWS_AT_ONCE):
+            rows = slice(first, first + _ROWS_AT_ONCE)
+            flags = np.zeros(len(facts[rows]), np.int64) if when is None else when[rows]
+            flags = flags | np.where(np.isin(facts["round"][rows], left_out), LEFT_OUT, 0)
+            self._sum_up_rows(facts[rows], seen[rows], flags)
+
+    def _sum_up_rows(self, facts: NDArray[np.void], seen: NDArray[np.uint16], when: NDArray[np.int64]) -> None:
         pattern_hash = seen @ self._spread
         key = pattern_hash * np.uint64(16) + (facts["bad"].astype(np.uint64) * np.uint64(8) + when.astype(np.uint64))
         key += facts["flow"].astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)

@@ -31,12 +31,14 @@ class Captures:
         links: RunningLinks,
         run_dir: RunDirectory,
         run_id: str,
+        time_dilation: float,
     ) -> None:
         self._points = points
         self._pids = pids
         self._links = links
         self._run_dir = run_dir
         self._run_id = run_id
+        self._time_dilation = time_dilation
         self._lock = threading.RLock()
         self._recording: Recording | None = None
         self._number = 0
@@ -58,7 +60,10 @@ class Captures:
             suffix = ".pcapng" if number == 1 else f".{number}.pcapng"
             files = {point.node: directory / f"{point.node}{suffix}" for point in points}
             offset_ns = clock_offset()["wall_minus_monotonic_ns"]
-            comment = f"testbed run={self._run_id} recording={number} wall_minus_monotonic_ns={offset_ns}"
+            comment = (
+                f"testbed run={self._run_id} recording={number} wall_minus_monotonic_ns={offset_ns} "
+                f"time_dilation={self._time_dilation:g}"
+            )
             self._number = number
             self._recording = Recording(points, self._pids, files, snap_bytes, comment, self._run_id)
             about = {"recording": number, "points": [point.name for point in points], "capture_bytes": snap_bytes}

@@ -114,7 +114,8 @@ def _run(
             f"network: {len(network.pids)} nodes and {len(prepared.links)} links in {time.monotonic() - began:.2f} s"
         )
         run_dir.event("network_built", nodes=len(network.pids), links=len(prepared.links))
-        captures = Captures(prepared.capture_points, network.pids, network.links, run_dir, state.run_id)
+        dilation = settings.scale.time_dilation
+        captures = Captures(prepared.capture_points, network.pids, network.links, run_dir, state.run_id, dilation)
         undo.callback(captures.finish)
         if settings.capture:
             captures.start(settings.capture, settings.capture_bytes)
