@@ -12,6 +12,8 @@ from testbed.analyze.keyed import KeyedRows, grown
 _HORIZON_NS = 5 * 10**9
 """A packet that was not seen for so long, undilated, is done."""
 
+_HORIZON_ALONE_NS = 10**9 // 2
+"""The same where no link was captured at both ends: then there are only duplicates to wait for."""
 _ROWS_AT_ONCE = 1 << 16
 
 TAIL, HEAD, LEFT_OUT = 1, 2, 4
@@ -55,7 +57,7 @@ class Transits:
 
     def __init__(self, points: int, hops: Sequence[tuple[int, int]], time_dilation: float) -> None:
         """`points`: how many there are; `hops`: pairs of an outbound point and the inbound one across the link."""
-        self._horizon_ns = int(_HORIZON_NS * time_dilation)
+        self._horizon_ns = int((_HORIZON_NS if hops else _HORIZON_ALONE_NS) * time_dilation)
         self._out = np.array([out for out, _ in hops], np.int64)
         self._in = np.array([inward for _, inward in hops], np.int64)
         self._rows = KeyedRows()
