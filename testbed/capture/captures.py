@@ -76,6 +76,7 @@ class Captures:
             if self._recording is None:
                 raise TestbedError("nothing is being recorded; begin with testbed capture start")
             recording, self._recording = self._recording, None
+            counters = self._counters()
             recorded = recording.stop()
             self.recorded.append(recorded)
             about = {
@@ -86,7 +87,7 @@ class Captures:
                 "lost": recorded.lost,
             }
             points = {each.point.name: {"arrived": each.arrived, "lost": each.lost} for each in recorded.counts}
-            self._run_dir.event("capture_stopped", **about, points=points, links=self._counters())
+            self._run_dir.event("capture_stopped", **about, points=points, links=counters)
             self._run_dir.give_to_caller()
             return about
 
