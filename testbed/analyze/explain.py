@@ -127,6 +127,9 @@ def narrate(captures: Captures, wanted: Wanted, sights: list[Sight]) -> list[str
         way = f"→ {sight.peer}" if sight.point.outbound else f"← {sight.peer}"
         end = f"   LOST on link {sight.point.node}>{sight.peer}" if id(sight) in gone else ""
         lines.append(f"{at} {way:<12} {sight.what}{end}")
+    came = (sight for sight in sights if sight.point.is_host and not sight.point.outbound)
+    delivered = sorted({sight.point.island for sight in came if sight.kind in (*_ANSWERS, FETCHED)})
+    lines.append(f"delivered to hosts of: {', '.join(delivered) or 'no island that was captured'}")
     return lines
 
 

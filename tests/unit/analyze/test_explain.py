@@ -37,9 +37,10 @@ def told(path: Path, wanted: str) -> list[str]:
 def test_a_lost_contribution(path: Path) -> None:
     lines = told(path, "nyc/0/1")
     assert lines[0] == "contribution of nyc, round 0, chunk 1"
-    assert [line for line in lines if "LOST" in line] == [lines[-1]]
-    assert lines[-1].endswith("LOST on link nyc>lon")
-    assert len(lines) == 1 + 5  # host, edge in, edge out, router in, router out
+    assert [line for line in lines if "LOST" in line] == [lines[-2]]
+    assert lines[-2].endswith("LOST on link nyc>lon")
+    assert lines[-1] == "delivered to hosts of: no island that was captured"
+    assert len(lines) == 2 + 5  # host, edge in, edge out, router in, router out
 
 
 def test_a_repaired_result(path: Path) -> None:
@@ -47,7 +48,8 @@ def test_a_repaired_result(path: Path) -> None:
     assert sum("LOST on link lon-e>lon-h1" in line for line in lines) == 1
     positions = [next(k for k, line in enumerate(lines) if word in line) for word in ("LOST", "NACK", "again")]
     assert positions == sorted(positions)
-    assert "lon-h1:e0" in lines[-1]
+    assert "lon-h1:e0" in lines[-2]
+    assert lines[-1] == "delivered to hosts of: fra, lon"
     assert lines[1].split()[0] == "0.000"
 
 
