@@ -79,7 +79,7 @@ def explain(captures: Captures, wanted: Wanted) -> list[Sight]:
                 _words(int(kind[row]), header[row], ends[1]),
             )
             (candidates if mine[row] else requests).append((sight, header[row].copy(), *ends))
-            if kind[row] == CONTRIBUTION and mine[row] and point.outbound and point.island == wanted.source:
+            if kind[row] == CONTRIBUTION and mine[row] and point.island == wanted.source and _leaves_site(point):
                 sources.add(int(header["source"][row]))
     for sight, fields, _, target in candidates:
         if not any(int(fields["bitmap"]) >> source & 1 for source in sources):
@@ -98,7 +98,7 @@ def explain(captures: Captures, wanted: Wanted) -> list[Sight]:
         elif numbers & _numbers(fields, source if sight.kind == NACK else target):
             found.append(sight)
     if not found:
-        raise TestbedError(f"the captures have no {wanted}")
+        raise TestbedError(f"the captures have no {wanted}; where only core links were captured, give a contributor id")
     return sorted(found, key=lambda sight: (sight.time_ns, sight.point.outbound))
 
 
@@ -131,6 +131,11 @@ def narrate(captures: Captures, wanted: Wanted, sights: list[Sight]) -> list[str
     delivered = sorted({sight.point.island for sight in came if sight.kind in (*_ANSWERS, FETCHED)})
     lines.append(f"delivered to hosts of: {', '.join(delivered) or 'no island that was captured'}")
     return lines
+
+
+def _leaves_site(point: Point) -> bool:
+    """Whether contributions that are seen there are those of the node's own island: a router passes on others' too."""
+    return (point.is_host and point.outbound) or (point.kind == "wire" and point.outbound == point.is_edge)
 
 
 def _numbers(header: NDArray[np.void] | np.void, host: int) -> set[tuple[int, int, int]]:

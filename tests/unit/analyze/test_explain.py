@@ -53,6 +53,11 @@ def test_a_repaired_result(path: Path) -> None:
     assert lines[1].split()[0] == "0.000"
 
 
+def test_what_a_router_passes_on_is_not_its_islands(path: Path) -> None:
+    with pytest.raises(TestbedError, match="give a contributor id"):
+        told(path, "lon/0/0")
+
+
 def test_a_source_may_be_given_by_its_contributor_id(path: Path) -> None:
     assert told(path, "0/0/1")[1:] == told(path, "nyc/0/1")[1:]
 
