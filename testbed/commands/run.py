@@ -8,7 +8,7 @@ from typing import Any
 from agents.outer import OuterSettings
 from aggregator.deadlines import DEADLINE_POLICIES
 from scheduler.exchange import AGGREGATIONS
-from testbed.commands.arguments import add_impairment_options, number, whole_number
+from testbed.commands.arguments import add_capture_bytes, add_impairment_options, number, whole_number
 from testbed.commands.policy_schedule import policy_schedule
 from testbed.errors import TestbedError
 from testbed.run.opening import opened
@@ -208,13 +208,7 @@ def add_parser(commands: Any) -> None:
         metavar="WHERE",
         help="record frames into the run directory: all, core, access, or NODE:LINK for one end of a link",
     )
-    option(
-        "--capture-bytes",
-        type=whole_number(0),
-        default=defaults.capture_bytes,
-        metavar="N",
-        help="how much of each frame is recorded; our headers take 106 bytes; 0: whole frames",
-    )
+    add_capture_bytes(parser)
     option("--seed", type=whole_number(0), default=defaults.seed, help="seed of everything random")
     option("--out", type=Path, metavar="DIR", help="the run directory (default: runs/<UTC time>-<policy>)")
     option("--strict", action="store_true", help="exit 1 also when the median round is more than 5 %% off its plan")

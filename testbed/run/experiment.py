@@ -13,6 +13,7 @@ from aggregator.wire.control import Message
 from scheduler.plan import plan_to_json
 from testbed.capture.captures import Captures
 from testbed.errors import RunFailed
+from testbed.live.capture_commands import capture_commands
 from testbed.live.conducting import conducting_commands
 from testbed.live.link_commands import link_commands
 from testbed.live.links import LiveLinks
@@ -242,8 +243,10 @@ def _build(
         f"network: {len(network.pids)} nodes and {len(prepared.links)} links in {time.monotonic() - began:.2f} s"
     )
     run_dir.event("network_built", nodes=len(network.pids), links=len(prepared.links))
-    captures = Captures(prepared.capture_points, network.pids, network.links, run_dir, state.run_id)
+    dilation = settings.scale.time_dilation
+    captures = Captures(prepared.capture_points, network.pids, network.links, run_dir, state.run_id, dilation)
     undo.callback(captures.finish)
+    live.commands |= capture_commands(captures)
     if settings.capture:
         captures.start(settings.capture, settings.capture_bytes)
     _check_links(prepared, network, run_dir, console)
