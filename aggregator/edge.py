@@ -8,7 +8,9 @@ import os
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +21,8 @@ from aggregator.edge_loop import serve_until_readable
 from aggregator.engine import BYPASSED, INDEX_WAYS, Counters, EngineConfig, EngineError, empty_headers
 from aggregator.occupancy import Occupancy
 from aggregator.receiver import BATCH, make_receiver
-from aggregator.results import ResultStreams
+from aggregator.repair import Repairs
+from aggregator.results import ResendSettings, ResultStreams
 from aggregator.service import EngineService
 from aggregator.wire import control
 from aggregator.wire.realtime import become_realtime
@@ -51,6 +54,11 @@ class EdgeSetup:
     deadline_policy: str = "fixed"
     slots_per_source: int | None = None
     engine_load_s: float = 0.0
+    resend_window_ns: int = ResendSettings.window_ns
+    resend_bytes: int = ResendSettings.buffer_bytes
+    heartbeat_ns: int = ResendSettings.heartbeat_ns
+    repair_interval_ns: int = ResendSettings.repair_interval_ns
+    first_number: int = ResendSettings.first_number
     tag_key: str = ""
     island: str = ""
     interface: str = ""
@@ -103,20 +111,31 @@ class Edge:
             setup.line_rate_bps,
             setup.number_format,
             key,
+            ResendSettings(
+                window_ns=setup.resend_window_ns,
+                buffer_bytes=setup.resend_bytes,
+                heartbeat_ns=setup.heartbeat_ns,
+                repair_interval_ns=setup.repair_interval_ns,
+                first_number=setup.first_number,
+            ),
         )
+        requests = sockets.open_requests(self.address)
+        self.repairs = Repairs(requests, self.results, self.job, setup.repair_interval_ns, key)
         self.occupancy = Occupancy()
         self.probes: dict[int, list[tuple[str, int, int]]] = {}
         self.phases: dict[int, list[dict[str, int]]] = {}
         self.flows: dict[int, set[tuple[str, str]]] = {}
         self.armed: dict[int, ArmedRound] = {}
         self.out = empty_headers(BATCH)
-        self._counted_refusals: dict[str, int] = {}
+        self._counted_refusals: Counter[str] = Counter()
+        self._counted_repairs: Counter[str] = Counter()
         self._counted_overflows = 0
 
     def close(self) -> None:
         """Close the sockets and the engine."""
         self.socket.close()
         self.results.close()
+        self.repairs.close()
         self.service.close()
 
     # --- packets ---
@@ -146,6 +165,7 @@ class Edge:
 
     def serve(self, now_ns: int) -> None:
         """Send what is due. On return the engine has no result that is due, or the ring is full."""
+        self.repairs.send(now_ns)
         self.results.send(now_ns)
         while self.results.room():
             payloads = self.results.free_payloads(BATCH)
@@ -166,7 +186,7 @@ class Edge:
 
     def wait_ms(self, now_ns: int) -> float:
         """How long nothing is due unless something arrives."""
-        due_ns = self.results.next_send_ns()
+        due_ns = min(self.results.next_send_ns(), self.repairs.next_ns())
         if self.service.failing and self.results.room() >= BATCH:
             return 0.0
         deadline_ns = self.service.next_deadline_ns()
@@ -189,7 +209,8 @@ class Edge:
     def leave_epoch(self, epoch: int) -> None:
         """Leave the groups of an epoch whose rounds are over; those that another epoch has as well stay joined."""
         joined = self._all_flows()
-        del self.flows[epoch], self.phases[epoch]
+        self.flows.pop(epoch, None)
+        self.phases.pop(epoch, None)
         self._join(self._all_flows(), joined)
 
     def _join(self, wanted: set[tuple[str, str]], joined: set[tuple[str, str]]) -> None:
@@ -199,7 +220,9 @@ class Edge:
                 sockets.join(self.socket, group, source, self.address)
         for group, source in sorted(joined - wanted):
             if group != self.address:
-                sockets.leave(self.socket, group, source, self.address)
+                # One whose joining failed is not there to be left.
+                with suppress(OSError):
+                    sockets.leave(self.socket, group, source, self.address)
         self.receiver.allow(wanted)
 
     def _all_flows(self) -> set[tuple[str, str]]:
@@ -239,6 +262,7 @@ class Edge:
             "high_water_slots": max(slots for _, slots in occupancy),
             "occupancy": occupancy,
             "refused": self._new_refusals(),
+            "repair": self._new_repairs(),
             "engine_failure": self.service.failure,
             "engine_loading": loading,
             "socket_overflows": overflows - self._counted_overflows,
@@ -247,11 +271,16 @@ class Edge:
         return report
 
     def _new_refusals(self) -> dict[str, int]:
-        """Refusals since the last call, by the edge's checks and by the engine's."""
-        totals = self.receiver.refused() + self.service.refusals()
-        new = {reason: total - self._counted_refusals.get(reason, 0) for reason, total in totals.items()}
-        self._counted_refusals = dict(totals)
-        return {reason: count for reason, count in sorted(new.items()) if count}
+        """Refusals since the last call, by the edge's checks and by the engine's; requests for repair included."""
+        totals = self.receiver.refused() + self.repairs.refused() + self.service.refusals()
+        new, self._counted_refusals = totals - self._counted_refusals, totals
+        return dict(sorted(new.items()))
+
+    def _new_repairs(self) -> dict[str, int]:
+        """What was sent again, and asked for, since the last call."""
+        totals = self.repairs.counts()
+        new, self._counted_repairs = totals - self._counted_repairs, totals
+        return dict(sorted(new.items()))
 
 
 def handle(edge: Edge, message: control.Message) -> dict[str, Any]:
@@ -259,8 +288,12 @@ def handle(edge: Edge, message: control.Message) -> dict[str, Any]:
     match message["type"]:
         case "epoch":
             groups = [(group["group"], group["source"]) for group in message["groups"]]
-            edge.begin_epoch(message["epoch"], message["phases"], groups)
-            return {"type": "epoch_ready", "epoch": message["epoch"]}
+            refused = ""
+            try:
+                edge.begin_epoch(message["epoch"], message["phases"], groups)
+            except OSError as error:  # the epoch before carries traffic, and goes on
+                refused = str(error)
+            return {"type": "epoch_ready", "epoch": message["epoch"], "refused": refused}
         case "leave":
             edge.leave_epoch(message["epoch"])
             return {"type": "left", "epoch": message["epoch"]}

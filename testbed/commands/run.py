@@ -5,18 +5,23 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from agents.outer import OuterSettings
 from aggregator.deadlines import DEADLINE_POLICIES
 from scheduler.exchange import AGGREGATIONS
-from testbed.commands.arguments import add_impairment_options, number, whole_number
+from testbed.commands.arguments import add_capture_bytes, add_impairment_options, number, whole_number
+from testbed.commands.policy_schedule import policy_schedule
 from testbed.errors import TestbedError
-from testbed.multicast.planes import IGPS
-from testbed.network.command_line import open_command_line
-from testbed.run.experiment import Watchers, run_experiment
-from testbed.run.settings import NUMBER_FORMATS, EdgeSettings, RunSettings, TrainingSettings
-from testbed.run.summary import passed, print_table
+from testbed.run.opening import opened
+from testbed.run.settings import (
+    IGPS,
+    NUMBER_FORMATS,
+    REPAIRS,
+    REPLANS,
+    EdgeSettings,
+    RecoverySettings,
+    RunSettings,
+    TrainingSettings,
+)
 from testbed.scale import Scale
 
 
@@ -38,10 +43,17 @@ def add_parser(commands: Any) -> None:
     option("--rounds", type=whole_number(1), default=defaults.rounds, help="how many rounds to run")
     option(
         "--policy-schedule",
-        type=_policy_schedule,
+        type=policy_schedule,
         default=defaults.policy_schedule,
-        metavar="ROUND=POLICY,…",
-        help="go over to other policies at these rounds, counted from 1, without losing anything",
+        metavar="ROUND=POLICY,…|FILE",
+        help="go over to other policies at these rounds, counted from 1, or as a TOML file says (docs/control.md)",
+    )
+    option(
+        "--replan",
+        choices=REPLANS,
+        default=defaults.replan,
+        help="plan the policy again for the links as they are: when some go down or come back, always also when a "
+        "delay or rate changes, or never",
     )
     option(
         "--workload",
@@ -168,6 +180,24 @@ def add_parser(commands: Any) -> None:
         "f32: for comparison, its sums depend on the order of arrival",
     )
     option("--tags", action="store_true", help="give every packet a keyed tag, and refuse those without")
+    option(
+        "--repair",
+        choices=REPAIRS,
+        default=defaults.recovery.repair,
+        help="what the WAN has lost is counted (none), or fetched from the islands that sent it (source)",
+    )
+    option(
+        "--resend-window-ms",
+        type=number(at_least=0),
+        default=defaults.recovery.resend_window_ms,
+        help="how long an edge keeps what it has sent, so that its hosts can ask for it again",
+    )
+    option(
+        "--resend-memory-gb",
+        type=number(at_least=0),
+        default=defaults.recovery.resend_memory_gb,
+        help="memory of each edge for that, apart from --memory-gb; 0: it keeps nothing",
+    )
     add_impairment_options(parser)
     option("--scenario", type=Path, metavar="FILE", help="what happens to the links during the run (docs/scenarios.md)")
     option(
@@ -178,13 +208,7 @@ def add_parser(commands: Any) -> None:
         metavar="WHERE",
         help="record frames into the run directory: all, core, access, or NODE:LINK for one end of a link",
     )
-    option(
-        "--capture-bytes",
-        type=whole_number(0),
-        default=defaults.capture_bytes,
-        metavar="N",
-        help="how much of each frame is recorded; our headers take 106 bytes; 0: whole frames",
-    )
+    add_capture_bytes(parser)
     option("--seed", type=whole_number(0), default=defaults.seed, help="seed of everything random")
     option("--out", type=Path, metavar="DIR", help="the run directory (default: runs/<UTC time>-<policy>)")
     option("--strict", action="store_true", help="exit 1 also when the median round is more than 5 %% off its plan")
@@ -193,25 +217,37 @@ def add_parser(commands: Any) -> None:
     parser.set_defaults(execute=execute)
 
 
-def _policy_schedule(text: str) -> tuple[tuple[int, str], ...]:
-    """`6=triangles,11=pairs` as pairs of rounds, counted from 0, and policies."""
-    changes = []
-    for part in text.split(","):
-        number, _, policy = part.partition("=")
-        if not (number.isascii() and number.isdigit() and int(number) > 1 and policy):
-            raise argparse.ArgumentTypeError(f"{part!r} is not ROUND=POLICY with a round of at least 2")
-        changes.append((int(number) - 1, policy))
-    if [number for number, _ in changes] != sorted({number for number, _ in changes}):
-        raise argparse.ArgumentTypeError(f"{text!r}: the rounds must ascend")
-    return tuple(changes)
-
-
 def execute(arguments: argparse.Namespace) -> int:
-    settings = RunSettings(
+    if arguments.cli and arguments.json:
+        raise TestbedError("--cli and --json: both want standard output; use one of them")
+    with opened(_settings(arguments)) as run:
+        # Only now: what builds a network takes a second to load, and the run can be looked at meanwhile.
+        from rich.console import Console  # noqa: PLC0415
+
+        from testbed.network.command_line import open_command_line  # noqa: PLC0415
+        from testbed.run.experiment import Watchers, perform  # noqa: PLC0415
+        from testbed.run.summary import passed, print_table  # noqa: PLC0415
+
+        # With --json, standard output is for the document alone.
+        console = Console(stderr=arguments.json, highlight=False, soft_wrap=True)
+        watchers = (
+            Watchers(after=lambda running: open_command_line(running.network.mininet)) if arguments.cli else Watchers()
+        )
+        summary = perform(run, console, watchers)
+    if arguments.json:
+        print(json.dumps(summary, indent=2))
+    else:
+        print_table(Console(), summary)
+    return 0 if passed(summary, arguments.strict) else 1
+
+
+def _settings(arguments: argparse.Namespace) -> RunSettings:
+    return RunSettings(
         topology=arguments.topology,
         policy=arguments.policy,
         memory_gb=arguments.memory_gb,
         policy_schedule=arguments.policy_schedule,
+        replan=arguments.replan,
         payload_gb=arguments.payload_gb,
         rounds=arguments.rounds,
         workload=arguments.workload,
@@ -239,6 +275,7 @@ def execute(arguments: argparse.Namespace) -> int:
             slots_per_source=arguments.slots_per_source,
             engine_load_time_s=arguments.engine_load_time_s,
         ),
+        recovery=RecoverySettings(arguments.repair, arguments.resend_window_ms, arguments.resend_memory_gb),
         link_settings=tuple(arguments.link_settings),
         scenario=arguments.scenario,
         capture=tuple(arguments.capture),
@@ -247,16 +284,3 @@ def execute(arguments: argparse.Namespace) -> int:
         out=arguments.out,
         strict=arguments.strict,
     )
-    if arguments.cli and arguments.json:
-        raise TestbedError("--cli and --json: both want standard output; use one of them")
-    # With --json, standard output is for the document alone.
-    console = Console(stderr=arguments.json, highlight=False, soft_wrap=True)
-    watchers = (
-        Watchers(after=lambda running: open_command_line(running.network.mininet)) if arguments.cli else Watchers()
-    )
-    summary = run_experiment(settings, console, watchers)
-    if arguments.json:
-        print(json.dumps(summary, indent=2))
-    else:
-        print_table(Console(), summary)
-    return 0 if passed(summary, arguments.strict) else 1

@@ -86,6 +86,7 @@ def test_sums_are_exact_and_numbered(start_edge: StartEdge) -> None:
         "timeout": 0,
         "collision": 0,
         "passthrough": 0,
+        "repair": {},
         "engine_failure": "",
         "engine_loading": False,
         "late": 0,
@@ -120,7 +121,7 @@ def test_newcomer_bypasses_when_the_slots_are_taken(start_edge: StartEdge) -> No
     rig.contribute(A, values(1), chunk=0)
     rig.contribute(A, values(2), chunk=1, number=4711)
     header, total = rig.result()
-    assert (header.kind, header.flags, header.chunk, header.number) == (Kind.CONTRIBUTION, FLAG_BYPASSED, 1, 4711)
+    assert (header.kind, header.flags, header.chunk, header.number) == (Kind.CONTRIBUTION, FLAG_BYPASSED, 1, 0)
     assert (total == values(2)).all()
     report = rig.ask("retire", round=0)
     assert (report["collision"], report["high_water_slots"]) == (1, 1)
@@ -310,6 +311,21 @@ def test_two_epochs_live_side_by_side(start_edge: StartEdge) -> None:
     rig.ask("epoch", epoch=2, phases=[], groups=groups)
     rig.contribute(B, values(5))  # its flow was epoch 0's only: left
     assert rig.ask("retire", round=0)["refused"] == {}
+
+
+def test_epoch_that_cannot_be_joined_is_refused_and_the_one_before_goes_on(start_edge: StartEdge) -> None:
+    rig = start_edge()
+    rig.begin(expected=0b110)
+    phases = [{"expected": 0b110, "deadline_ns": 10**10}]
+    flows = [{"group": group_of(A), "source": A}, {"group": "10.9.9.9", "source": A}]
+    assert "Invalid argument" in rig.ask("epoch", epoch=1, phases=phases, groups=flows)["refused"]
+    assert rig.ask("leave", epoch=1) == {"type": "left", "epoch": 1}
+    rig.contribute(A, values(1))
+    rig.contribute(B, values(2))
+    _, total = rig.result()
+    assert (total == values(1) + values(2)).all()
+    answer = rig.ask("epoch", epoch=1, phases=phases, groups=flows[:1])
+    assert answer == {"type": "epoch_ready", "epoch": 1, "refused": ""}
 
 
 def test_results_never_outrun_the_access_link(start_edge: StartEdge) -> None:
