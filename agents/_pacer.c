@@ -50,18 +50,14 @@ static void shut_down(Pacer *pacer)
 
 static PyObject *pacer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *keywords[] = {"fd", "priority", "line_rate_bps", NULL};
+    static char *keywords[] = {"fd", "priority", "most_catch_up_ns", NULL};
     Pacer *pacer;
     Sender *sender;
-    double line_rate_bps = 0;
+    long long most_catch_up_ns = -1;
     int fd, priority, error;
 
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "ii|d:Pacer", keywords, &fd, &priority, &line_rate_bps))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "ii|L:Pacer", keywords, &fd, &priority, &most_catch_up_ns))
         return NULL;
-    if (!(line_rate_bps >= 0)) {
-        PyErr_SetString(PyExc_ValueError, "line_rate_bps must not be negative");
-        return NULL;
-    }
     if (priority < 0 || priority > sched_get_priority_max(SCHED_FIFO))
         return PyErr_Format(PyExc_ValueError, "priority is %d, it must be 0 (none) to %d", priority,
                             sched_get_priority_max(SCHED_FIFO));
@@ -69,7 +65,7 @@ static PyObject *pacer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     if (pacer == NULL)
         return NULL;
     sender = &pacer->sender;
-    sender->line_ns_per_byte = line_rate_bps > 0 ? 8e9 / line_rate_bps : 0;
+    sender->most_catch_up_ns = most_catch_up_ns;
     make_locks(sender);
     sender->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
     sender->done_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);

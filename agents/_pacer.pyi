@@ -8,11 +8,12 @@ class Pacer:
     The thread runs under SCHED_FIFO at `priority` where that is allowed (`realtime` says so; 0: not asked for), with a
     timer slack of 1 ns. All that is due goes into one sendmmsg. What the kernel refuses for now (a full socket buffer
     or device queue) is sent again and counted in `retries`; any other error ends the sending and stays in `error`.
-    With a `line_rate_bps` what is late goes out no faster than a line of that rate takes it (on-wire bytes), but for
-    2 ms of it. Raises OSError if `fd` is not open, ValueError for a priority or a rate that does not exist.
+    What is late catches up at once, but at most `most_catch_up_ns` of the schedule, unless that is negative: after a
+    longer stall the rest of the schedule moves, at the pace it had. Raises OSError if `fd` is not open, ValueError for
+    a priority that does not exist.
     """
 
-    def __init__(self, fd: int, priority: int, line_rate_bps: float = 0) -> None: ...
+    def __init__(self, fd: int, priority: int, most_catch_up_ns: int = -1) -> None: ...
     @property
     def realtime(self) -> bool: ...
     @property

@@ -19,8 +19,6 @@
 #define NANOSECONDS 1000000000LL
 #define MAX_BATCH 1024 /* the kernel's limit on one sendmmsg */
 #define RETRY_NS 200000LL
-#define LINE_QUEUE_NS 2000000LL /* what may wait for the line, so that not every frame takes a wake-up */
-#define OVERHEAD_BYTES 42       /* of a datagram on the line: Ethernet, IPv4 and UDP headers */
 
 typedef struct {
     int fd;      /* our own duplicate of the caller's socket */
@@ -46,8 +44,8 @@ typedef struct {
     struct sockaddr_in *destinations; /* of the copies of each datagram; unused on a connected socket */
     int64_t *due_ns;
     int64_t *lateness_ns; /* written by the thread; the first `sent` entries are valid */
-    double line_ns_per_byte; /* of the line that this host sends on; 0: as fast as may be */
-    int64_t line_free_ns;    /* when that line will have taken all that was sent; the thread's own while it runs */
+    int64_t most_catch_up_ns; /* what is later than this stays so; negative: everything catches up */
+    int64_t behind_ns;        /* by how much the schedule has moved for that; the thread's own while it runs */
 } Sender;
 
 static int64_t now_ns(void)
@@ -73,32 +71,31 @@ static void wait_until(Sender *sender, int64_t due)
     pthread_cond_timedwait(&sender->wake, &sender->lock, &until);
 }
 
-/* How long the line takes for a datagram. */
-static int64_t line_time_ns(const Sender *sender, size_t number)
-{
-    return (int64_t)((double)(sender->vectors[number].iov_len + OVERHEAD_BYTES) * sender->line_ns_per_byte);
-}
-
-/* When a datagram may be sent: once it is due, and the line is nearly free. What comes late catches up no faster than
- * the line: a burst would overflow queues that a schedule kept never fills. */
+/* When a datagram is to be sent, by the schedule as it now stands. */
 static int64_t send_time_ns(const Sender *sender, size_t number)
 {
-    int64_t line_ns = sender->line_free_ns - LINE_QUEUE_NS;
+    return sender->due_ns[number] + sender->behind_ns;
+}
 
-    return sender->due_ns[number] > line_ns ? sender->due_ns[number] : line_ns;
+/* After a long stall move the rest of the schedule, so that no more is sent at once than queues on the way can hold:
+ * what is sent at the planned rates fits through links that are planned to be full, and what catches up does not. */
+static void bound_catching_up(Sender *sender, int64_t now)
+{
+    int64_t late_ns = now - send_time_ns(sender, sender->sent);
+
+    if (sender->most_catch_up_ns >= 0 && late_ns > sender->most_catch_up_ns)
+        sender->behind_ns += late_ns - sender->most_catch_up_ns;
 }
 
 /* Send what is due from `next` on; called and returns with the lock held. Sets sender->sent, retries and error. */
 static void send_due(Sender *sender, size_t next, int64_t now)
 {
     unsigned int batch = 0;
-    int64_t line_began_ns = sender->line_free_ns > now ? sender->line_free_ns : now;
     int accepted;
     int error;
 
-    sender->line_free_ns = line_began_ns;
     while (next + batch < sender->count && batch < MAX_BATCH && send_time_ns(sender, next + batch) <= now)
-        sender->line_free_ns += line_time_ns(sender, next + batch++);
+        batch++;
 
     pthread_mutex_unlock(&sender->lock);
     now = now_ns();
@@ -110,12 +107,9 @@ static void send_due(Sender *sender, size_t next, int64_t now)
     }
     pthread_mutex_lock(&sender->lock);
 
-    sender->line_free_ns = line_began_ns;
     if (accepted > 0) {
-        for (size_t i = next; i < next + (size_t)accepted; i++) {
+        for (size_t i = next; i < next + (size_t)accepted; i++)
             sender->lateness_ns[i] = now - sender->due_ns[i];
-            sender->line_free_ns += line_time_ns(sender, i);
-        }
         sender->sent = next + (size_t)accepted;
         return;
     }
@@ -143,10 +137,12 @@ static void *sender_thread(void *argument)
         if (sender->sent < sender->count && !sender->cancelled && sender->error == 0) {
             int64_t now = now_ns();
             int64_t when = send_time_ns(sender, sender->sent);
-            if (when > now)
+            if (when > now) {
                 wait_until(sender, when);
-            else
+            } else {
+                bound_catching_up(sender, now);
                 send_due(sender, sender->sent, now);
+            }
             continue;
         }
         sender->running = false;
@@ -208,7 +204,7 @@ static int make_thread(Sender *sender, int priority)
 static void begin_sending(Sender *sender)
 {
     pthread_mutex_lock(&sender->lock);
-    sender->line_free_ns = 0;
+    sender->behind_ns = 0;
     sender->retries = 0;
     sender->error = 0;
     sender->cancelled = false;

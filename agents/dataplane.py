@@ -57,10 +57,10 @@ class _Phase:
 class _Line:
     """A way out of the host: a socket bound to one source address, and the thread that sends on it."""
 
-    def __init__(self, address: str, line_rate_bps: float) -> None:
+    def __init__(self, address: str, most_catch_up_ns: int) -> None:
         """Raises OSError."""
         self.socket = open_sender(address)
-        self.pacer = Pacer(self.socket.fileno(), PACER_PRIORITY, line_rate_bps)
+        self.pacer = Pacer(self.socket.fileno(), PACER_PRIORITY, most_catch_up_ns)
 
     def close(self) -> None:
         self.pacer.close()
@@ -100,11 +100,11 @@ class DataPlane:
         lan: Lan,
         number_format: int,
         key: bytes | None,
-        line_rate_bps: float,
+        most_catch_up_ns: int,
     ) -> None:
         """`shards` are all of the island's, `own` is this host's number among them. Raises OSError without sockets.
 
-        `line_rate_bps` is this host's share of the access link.
+        `most_catch_up_ns`: how much of the schedule may be sent at once after a stall.
         """
         self._channel = channel
         self._shard = shard = shards[own]
@@ -114,7 +114,7 @@ class DataPlane:
         self._area = area
         self._number_format = number_format
         self._key = key
-        self._line_rate_bps = line_rate_bps
+        self._most_catch_up_ns = most_catch_up_ns
         self._packets = RoundPackets(shard, number_format, key)
         self._receiver = open_receiver(address)
         self._poll = select.poll()
@@ -137,7 +137,7 @@ class DataPlane:
         self._lan.close()
 
     def _add_line(self, address: str) -> None:
-        line = self._lines[address] = _Line(address, self._line_rate_bps)
+        line = self._lines[address] = _Line(address, self._most_catch_up_ns)
         self._poll.register(line.pacer.done_fd, select.POLLIN)
 
     def serve(self) -> None:
@@ -363,8 +363,10 @@ def _set_up(channel: Channel, message: Message) -> DataPlane:
     own: int = message["shard"]
     lan = Lan(message["job"], own, message["host_addresses"])
     key = parse_key(message["tag_key"])
-    line_rate_bps = message["line_rate_bps"] * shard_values[own] / sum(shard_values)
-    return DataPlane(channel, shards, own, message["address"], area, lan, message["number_format"], key, line_rate_bps)
+    most_catch_up_ns: int = message["most_catch_up_ns"]
+    return DataPlane(
+        channel, shards, own, message["address"], area, lan, message["number_format"], key, most_catch_up_ns
+    )
 
 
 def _serve(channel: Channel) -> None:

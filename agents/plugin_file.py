@@ -1,6 +1,7 @@
 """Plug-ins from a user's file, named as `path/file.py:Name`."""
 
-import importlib.util
+import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,12 @@ def load_from_file(path: Path, attribute: str) -> Any:
     """What the file calls `attribute`. Raises ValueError in one line, whatever is wrong with the file."""
     if not path.is_file():
         raise ValueError(f"file {path}: there is no such file")
-    specification = importlib.util.spec_from_file_location(f"plugin_{path.stem}", path)
-    if specification is None or specification.loader is None:
-        raise ValueError(f"file {path}: it cannot be loaded as Python")
-    module = importlib.util.module_from_spec(specification)
+    module = types.ModuleType(f"plugin_{path.stem}")
+    module.__file__ = str(path)
+    sys.modules[module.__name__] = module  # dataclasses, for one, look their module up
     try:
-        specification.loader.exec_module(module)
+        # Read as it is now: what Python keeps compiled would be told from a new text by the second of its time only.
+        exec(compile(path.read_bytes(), path, "exec"), vars(module))
     except Exception as error:  # whatever the user's file raises is the user's to see, in one line
         raise ValueError(f"file {path}: {type(error).__name__}: {error}") from None
     if not hasattr(module, attribute):

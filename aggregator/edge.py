@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -189,7 +190,8 @@ class Edge:
     def leave_epoch(self, epoch: int) -> None:
         """Leave the groups of an epoch whose rounds are over; those that another epoch has as well stay joined."""
         joined = self._all_flows()
-        del self.flows[epoch], self.phases[epoch]
+        self.flows.pop(epoch, None)
+        self.phases.pop(epoch, None)
         self._join(self._all_flows(), joined)
 
     def _join(self, wanted: set[tuple[str, str]], joined: set[tuple[str, str]]) -> None:
@@ -199,7 +201,9 @@ class Edge:
                 sockets.join(self.socket, group, source, self.address)
         for group, source in sorted(joined - wanted):
             if group != self.address:
-                sockets.leave(self.socket, group, source, self.address)
+                # One whose joining failed is not there to be left.
+                with suppress(OSError):
+                    sockets.leave(self.socket, group, source, self.address)
         self.receiver.allow(wanted)
 
     def _all_flows(self) -> set[tuple[str, str]]:
@@ -259,8 +263,12 @@ def handle(edge: Edge, message: control.Message) -> dict[str, Any]:
     match message["type"]:
         case "epoch":
             groups = [(group["group"], group["source"]) for group in message["groups"]]
-            edge.begin_epoch(message["epoch"], message["phases"], groups)
-            return {"type": "epoch_ready", "epoch": message["epoch"]}
+            refused = ""
+            try:
+                edge.begin_epoch(message["epoch"], message["phases"], groups)
+            except OSError as error:  # the epoch before carries traffic, and goes on
+                refused = str(error)
+            return {"type": "epoch_ready", "epoch": message["epoch"], "refused": refused}
         case "leave":
             edge.leave_epoch(message["epoch"])
             return {"type": "left", "epoch": message["epoch"]}

@@ -78,6 +78,25 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
     }
 
 
+def plan_from_json(document: Mapping[str, Any]) -> Plan:
+    """The inverse of `plan_to_json`. Raises KeyError for a document that lacks something."""
+    return Plan(
+        topology=document["topology"],
+        policy=document["policy"],
+        memory_gb=_or_infinite(document["memory_gb"]),
+        payload_gb=document["payload_gb"],
+        feasible=document["feasible"],
+        reason=document["reason"],
+        round_time_ms=_or_infinite(document["round_time_ms"]),
+        mean_divergence_lifetime_rounds=_or_infinite(document["mean_divergence_lifetime_rounds"]),
+        survival=tuple(document["survival"]),
+        objective_ms=_or_infinite(document["objective_ms"]),
+        proven_optimal=document["proven_optimal"],
+        lower_bound_ms=document["lower_bound_ms"],
+        rounds=tuple(_round_from_json(planned) for planned in document["rounds"]),
+    )
+
+
 def _round_to_json(planned: RoundPlan) -> dict[str, Any]:
     return {
         "cliques": [list(clique) for clique in planned.cliques],
@@ -96,6 +115,30 @@ def _round_to_json(planned: RoundPlan) -> dict[str, Any]:
         "peak_memory_gb": dict(planned.peak_memory_gb),
         "binding": list(planned.binding),
     }
+
+
+def _round_from_json(document: Mapping[str, Any]) -> RoundPlan:
+    return RoundPlan(
+        cliques=tuple(tuple(clique) for clique in document["cliques"]),
+        round_time_ms=_or_infinite(document["round_time_ms"]),
+        flows=tuple(
+            Flow(
+                source=flow["source"],
+                receivers=tuple(flow["receivers"]),
+                links=tuple((parent, child) for parent, child in flow["links"]),
+                offset_ms=flow["offset_ms"],
+                duration_ms=flow["duration_ms"],
+                rate_gbps=flow["rate_gbps"],
+            )
+            for flow in document["flows"]
+        ),
+        peak_memory_gb=dict(document["peak_memory_gb"]),
+        binding=tuple(document["binding"]),
+    )
+
+
+def _or_infinite(value: float | None) -> float:
+    return math.inf if value is None else value
 
 
 def _finite(value: float | None) -> float | None:

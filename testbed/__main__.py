@@ -7,6 +7,8 @@ def main() -> int:
     """Run the command line; returns the exit code."""
     try:
         from testbed.cli import run_command_line  # noqa: PLC0415 (packages may be missing, which deserves one line)
+
+        return run_command_line()
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] in {"testbed", "agents", "aggregator", "scheduler"}:
             raise
@@ -16,7 +18,6 @@ def main() -> int:
             file=sys.stderr,
         )
         return 2
-    return run_command_line()
 
 
 if __name__ == "__main__":

@@ -3,25 +3,12 @@
 import argparse
 import signal
 import sys
+from collections.abc import Sequence
+from importlib import import_module
 from types import FrameType
 from typing import NoReturn
 
 from scheduler.errors import SchedulerError, SolverError
-from testbed.commands import (
-    analyze,
-    baseline,
-    capture,
-    clean,
-    dissector,
-    link,
-    paper,
-    plan,
-    run,
-    status,
-    topology,
-    verify,
-)
-from testbed.commands import exec as exec_command
 from testbed.errors import RunFailed, TestbedError
 from testbed.links.interface import LinkError
 from testbed.multicast.interface import MulticastError
@@ -29,19 +16,8 @@ from testbed.multicast.interface import MulticastError
 EXIT_DONE, EXIT_CHECK_FAILED, EXIT_REFUSED, EXIT_INTERRUPTED = 0, 1, 2, 130
 
 _COMMANDS = (
-    run,
-    plan,
-    status,
-    link,
-    exec_command,
-    verify,
-    topology,
-    capture,
-    analyze,
-    baseline,
-    paper,
-    dissector,
-    clean,
+    *("run", "plan", "status", "events", "policy", "link", "pause", "resume", "stop"),
+    *("exec", "capture", "verify", "topology", "analyze", "baseline", "paper", "dissector", "clean"),
 )
 
 
@@ -52,22 +28,25 @@ class _Parser(argparse.ArgumentParser):
         self.exit(EXIT_REFUSED, f"{self.prog}: {message}; see {self.prog} --help\n")
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser(commands: Sequence[str] = _COMMANDS) -> argparse.ArgumentParser:
+    """The parser of these commands; each is a module that takes a while to load."""
     parser = _Parser(
         prog="testbed",
         description="A network-emulation testbed for training large models across sites.",
         epilog="example: sudo testbed run --policy triangles --memory-gb 0 --rounds 10",
     )
     parser.add_argument("--debug", action="store_true", help="show tracebacks of errors")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
-    for command in _COMMANDS:
-        command.add_parser(commands)
+    subparsers = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
+    for command in commands:
+        import_module(f"testbed.commands.{command}").add_parser(subparsers)
     return parser
 
 
 def run_command_line() -> int:
     """Run `testbed` with the process's arguments; returns the exit code."""
-    arguments = build_parser().parse_args()
+    # The one that is named, so that a look at a busy run costs little; all of them for help and for errors.
+    named = [word for word in sys.argv[1:] if not word.startswith("-")][:1]
+    arguments = build_parser(named if named and named[0] in _COMMANDS else _COMMANDS).parse_args()
     # A request to end is the same as Ctrl-C: everything is cleaned up on the way out.
     signal.signal(signal.SIGTERM, _interrupt)
     signal.signal(signal.SIGHUP, _interrupt)

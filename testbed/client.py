@@ -13,7 +13,7 @@ from testbed.errors import TestbedError
 from testbed.live.protocol import MAX_ANSWER_BYTES, PROTOCOL, encode, socket_path
 from testbed.run.state import STATE_ROOT, living_runs
 
-TIMEOUT_S = 30.0  # a run may be busy with a round's check
+TIMEOUT_S = 30.0  # the machine may be very busy
 
 
 class Client:
@@ -55,6 +55,11 @@ class Client:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def is_running(run_id: str) -> bool:
+    """Whether a run goes on."""
+    return run_id in living_runs()
 
 
 def connect(run_id: str | None = None) -> Client:

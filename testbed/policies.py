@@ -37,6 +37,22 @@ class _Function:
             raise PolicyError(f"policy {self.name} returned {type(answer).__name__}, not rounds of cliques") from None
 
 
+def known_policies() -> dict[str, str]:
+    """The names of the policies that are built in or installed, each with a line about it."""
+    about = {name: _first_line(make) for name, make in NAMED.items()}
+    for point in entry_points(group=GROUP):
+        if point.name not in about:
+            try:
+                about[point.name] = _first_line(point.load())
+            except (ImportError, AttributeError) as error:
+                about[point.name] = f"cannot be loaded: {error}"
+    return about
+
+
+def _first_line(thing: Any) -> str:
+    return next(iter((thing.__doc__ or "").strip().splitlines()), "")
+
+
 def find_policy(name: str) -> Policy:
     """The policy of this name. Raises PolicyError naming the known ones, or what is wrong with the file."""
     if name in NAMED:

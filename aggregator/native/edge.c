@@ -190,7 +190,7 @@ static int take_batch(struct tb_edge *edge) {
     int count = tb_receive(edge->receive_fd, edge->shape, edge->rows, edge->stride, edge->in, edge->sizes, edge->probes,
                            edge->probe_count, edge->refused, edge->taken);
     if (count < 0) return -errno;
-    edge->resting = *edge->taken < TB_RECEIVE_BATCH;
+    edge->resting = *edge->taken < tb_receive_batch(edge->stride);
     const int32_t *payloads = (const int32_t *)(const void *)(edge->rows + HEADER_BYTES);
     size_t batch = (size_t)count;
     if (batch) {

@@ -123,7 +123,8 @@ int tb_receive(int fd, const struct tb_shape *shape, uint8_t *rows, size_t strid
     struct iovec vectors[TB_RECEIVE_BATCH];
     struct sockaddr_in sources[TB_RECEIVE_BATCH];
     _Alignas(struct cmsghdr) uint8_t controls[TB_RECEIVE_BATCH][CONTROL_BYTES];
-    for (size_t i = 0; i < TB_RECEIVE_BATCH; i++) {
+    uint32_t batch = tb_receive_batch(stride);
+    for (size_t i = 0; i < batch; i++) {
         vectors[i] = (struct iovec){.iov_base = rows + i * stride, .iov_len = stride};
         messages[i].msg_hdr = (struct msghdr){
             .msg_name = &sources[i],
@@ -136,7 +137,7 @@ int tb_receive(int fd, const struct tb_shape *shape, uint8_t *rows, size_t strid
     }
     *taken = 0;
     *probe_count = 0;
-    int received = recvmmsg(fd, messages, TB_RECEIVE_BATCH, MSG_DONTWAIT, NULL);
+    int received = recvmmsg(fd, messages, batch, MSG_DONTWAIT, NULL);
     if (received < 0) return errno == EAGAIN || errno == EINTR ? 0 : -1;
     *taken = (uint32_t)received;
     int count = 0;

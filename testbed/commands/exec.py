@@ -45,6 +45,8 @@ def _node(run_id: str | None, node: str) -> int:
     chosen = run_id or next(iter(runs))
     if chosen not in runs:
         raise TestbedError(f"exec: no run {chosen} is running; running: {', '.join(runs)}")
+    if not runs[chosen]:
+        raise TestbedError(f"exec: run {chosen} has not built its network yet; try again in a moment")
     if node not in runs[chosen]:
         raise TestbedError(f"exec: there is no node {node}; there are {', '.join(runs[chosen])}")
     return runs[chosen][node]

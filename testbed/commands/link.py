@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from testbed.client import connect
-from testbed.commands.arguments import number
+from testbed.commands.arguments import add_run_options, number
 from testbed.errors import TestbedError
 from testbed.live.settings import CHANCES, NUMBERS
 
@@ -53,8 +53,7 @@ def add_parser(commands: Any) -> None:
     state.add_argument("--up", action="store_true", default=None, help="take it up again")
     setting.set_defaults(execute=_set)
     for action in (showing, setting):
-        action.add_argument("--run", metavar="ID", help="which run, when there are several")
-        action.add_argument("--json", action="store_true", help="print one JSON document instead of the table")
+        add_run_options(action)
 
 
 def _option(key: str) -> str:

@@ -5,18 +5,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from agents.outer import OuterSettings
 from aggregator.deadlines import DEADLINE_POLICIES
 from scheduler.exchange import AGGREGATIONS
 from testbed.commands.arguments import add_capture_bytes, add_impairment_options, number, whole_number
+from testbed.commands.policy_schedule import policy_schedule
 from testbed.errors import TestbedError
-from testbed.multicast.planes import IGPS
-from testbed.network.command_line import open_command_line
-from testbed.run.experiment import Watchers, run_experiment
-from testbed.run.settings import NUMBER_FORMATS, EdgeSettings, RunSettings, TrainingSettings
-from testbed.run.summary import passed, print_table
+from testbed.run.opening import opened
+from testbed.run.settings import IGPS, NUMBER_FORMATS, REPLANS, EdgeSettings, RunSettings, TrainingSettings
 from testbed.scale import Scale
 
 
@@ -38,10 +34,17 @@ def add_parser(commands: Any) -> None:
     option("--rounds", type=whole_number(1), default=defaults.rounds, help="how many rounds to run")
     option(
         "--policy-schedule",
-        type=_policy_schedule,
+        type=policy_schedule,
         default=defaults.policy_schedule,
-        metavar="ROUND=POLICY,…",
-        help="go over to other policies at these rounds, counted from 1, without losing anything",
+        metavar="ROUND=POLICY,…|FILE",
+        help="go over to other policies at these rounds, counted from 1, or as a TOML file says (docs/control.md)",
+    )
+    option(
+        "--replan",
+        choices=REPLANS,
+        default=defaults.replan,
+        help="plan the policy again for the links as they are: when some go down or come back, always also when a "
+        "delay or rate changes, or never",
     )
     option(
         "--workload",
@@ -187,25 +190,37 @@ def add_parser(commands: Any) -> None:
     parser.set_defaults(execute=execute)
 
 
-def _policy_schedule(text: str) -> tuple[tuple[int, str], ...]:
-    """`6=triangles,11=pairs` as pairs of rounds, counted from 0, and policies."""
-    changes = []
-    for part in text.split(","):
-        number, _, policy = part.partition("=")
-        if not (number.isascii() and number.isdigit() and int(number) > 1 and policy):
-            raise argparse.ArgumentTypeError(f"{part!r} is not ROUND=POLICY with a round of at least 2")
-        changes.append((int(number) - 1, policy))
-    if [number for number, _ in changes] != sorted({number for number, _ in changes}):
-        raise argparse.ArgumentTypeError(f"{text!r}: the rounds must ascend")
-    return tuple(changes)
-
-
 def execute(arguments: argparse.Namespace) -> int:
-    settings = RunSettings(
+    if arguments.cli and arguments.json:
+        raise TestbedError("--cli and --json: both want standard output; use one of them")
+    with opened(_settings(arguments)) as run:
+        # Only now: what builds a network takes a second to load, and the run can be looked at meanwhile.
+        from rich.console import Console  # noqa: PLC0415
+
+        from testbed.network.command_line import open_command_line  # noqa: PLC0415
+        from testbed.run.experiment import Watchers, perform  # noqa: PLC0415
+        from testbed.run.summary import passed, print_table  # noqa: PLC0415
+
+        # With --json, standard output is for the document alone.
+        console = Console(stderr=arguments.json, highlight=False, soft_wrap=True)
+        watchers = (
+            Watchers(after=lambda running: open_command_line(running.network.mininet)) if arguments.cli else Watchers()
+        )
+        summary = perform(run, console, watchers)
+    if arguments.json:
+        print(json.dumps(summary, indent=2))
+    else:
+        print_table(Console(), summary)
+    return 0 if passed(summary, arguments.strict) else 1
+
+
+def _settings(arguments: argparse.Namespace) -> RunSettings:
+    return RunSettings(
         topology=arguments.topology,
         policy=arguments.policy,
         memory_gb=arguments.memory_gb,
         policy_schedule=arguments.policy_schedule,
+        replan=arguments.replan,
         payload_gb=arguments.payload_gb,
         rounds=arguments.rounds,
         workload=arguments.workload,
@@ -241,16 +256,3 @@ def execute(arguments: argparse.Namespace) -> int:
         out=arguments.out,
         strict=arguments.strict,
     )
-    if arguments.cli and arguments.json:
-        raise TestbedError("--cli and --json: both want standard output; use one of them")
-    # With --json, standard output is for the document alone.
-    console = Console(stderr=arguments.json, highlight=False, soft_wrap=True)
-    watchers = (
-        Watchers(after=lambda running: open_command_line(running.network.mininet)) if arguments.cli else Watchers()
-    )
-    summary = run_experiment(settings, console, watchers)
-    if arguments.json:
-        print(json.dumps(summary, indent=2))
-    else:
-        print_table(Console(), summary)
-    return 0 if passed(summary, arguments.strict) else 1

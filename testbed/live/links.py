@@ -1,5 +1,6 @@
 """The links of a running experiment, shown and changed by name."""
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,12 +11,15 @@ from testbed.links.interface import Link, LinkError, RunningLinks
 from testbed.live.settings import Change, Ends, check, describe, is_access, select
 from testbed.scale import Scale
 
+# What a plan counts on.
+_PLANNED = {"one_way_delay_ns", "rate_bps"}
+
 Pair = frozenset[str]
 """The two nodes that a link joins."""
 
 
 class LiveLinks:
-    """Used by the control socket and by scenarios alike."""
+    """Used by the control socket and by scenarios alike, from several threads."""
 
     def __init__(self, links: Sequence[Link], running: RunningLinks, scale: Scale) -> None:
         self._links = links
@@ -23,13 +27,19 @@ class LiveLinks:
         self._scale = scale
         self._down: set[Pair] = set()
         self._core = {frozenset((link.a.node, link.b.node)) for link in links if not is_access(link)}
-        self._tell: Callable[[frozenset[Pair]], None] = lambda _down: None
+        self._lock = threading.Lock()
+        self._tell_down: Callable[[frozenset[Pair]], None] = lambda _down: None
+        self._tell_retuned: Callable[[], None] = lambda: None
 
-    def tell(self, when_changed: Callable[[frozenset[Pair]], None]) -> None:
-        """Tell of the core links that are down, whenever that changes; now, if there are any."""
-        self._tell = when_changed
-        if self._core_down():
-            when_changed(self._core_down())
+    def tell(self, when_down: Callable[[frozenset[Pair]], None], when_retuned: Callable[[], None]) -> None:
+        """Tell of the core links that are down, whenever that changes; now, if there are any.
+
+        `when_retuned` is called when a core link has got another delay or rate.
+        """
+        with self._lock:
+            self._tell_down, self._tell_retuned = when_down, when_retuned
+            if self._core_down():
+                when_down(self._core_down())
 
     def _core_down(self) -> frozenset[Pair]:
         return frozenset(self._down & self._core)
@@ -68,10 +78,13 @@ class LiveLinks:
         change = check(values, self._scale)
         if change.up is not None and not all((receiver, sender) in ends for sender, receiver in ends):
             raise TestbedError(f"link {name}: a link goes up or down as a whole; write {name.replace('>', '-')}")
-        self._change_physics(ends, change)
-        if change.up is not None:
-            self._set_up(ends, change.up)
-        return self.show(name)
+        with self._lock:
+            self._change_physics(ends, change)
+            if change.up is not None:
+                self._set_up(ends, change.up)
+            if _PLANNED & change.physics.keys() and any(frozenset(one) in self._core for one in ends):
+                self._tell_retuned()
+            return self.show(name)
 
     def _change_physics(self, ends: Sequence[Ends], change: Change) -> None:
         before = self._running.directions()
@@ -95,4 +108,4 @@ class LiveLinks:
                 raise TestbedError(str(error)) from error
             self._down = self._down - {pair} if up else self._down | {pair}
         if self._core_down() != before:
-            self._tell(self._core_down())
+            self._tell_down(self._core_down())

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 PROTOCOL = 1
+EVENTS = "events.jsonl"  # in the run directory, which `status` names
 MAX_REQUEST_BYTES = 1 << 16
 MAX_ANSWER_BYTES = 1 << 20
 _SOCKET_NAME = "control"

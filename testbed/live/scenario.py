@@ -62,13 +62,18 @@ def _event(number: int, table: dict[str, object]) -> Event:
     for key in ("at", "link"):
         if key not in table:
             raise TestbedError(f"{key!r} is missing")
-    at, link = table.pop("at"), table.pop("link")
+    at_ms, link = parse_time_ms(table.pop("at")), table.pop("link")
+    if not isinstance(link, str):
+        raise TestbedError(f"link: {link!r} is no name; write a text")
+    return Event(number, at_ms, LinkSetting(link, table))
+
+
+def parse_time_ms(at: object) -> float:
+    """A time as the key `at` of files has it: `"10s"`. Raises TestbedError for anything else."""
     match = _TIME.fullmatch(at) if isinstance(at, str) else None
     if match is None:
         raise TestbedError(f'at: {at!r} is no time; write a number and its unit, as "10s", "250ms" or "2min"')
-    if not isinstance(link, str):
-        raise TestbedError(f"link: {link!r} is no name; write a text")
-    return Event(number, float(match[1]) * _NS_PER_UNIT[match[2]] / 1e6, LinkSetting(link, table))
+    return float(match[1]) * _NS_PER_UNIT[match[2]] / 1e6
 
 
 def _after(event: Event, links: Sequence[Link], kind: LinkKind, scale: Scale) -> Sequence[Link]:

@@ -1,8 +1,13 @@
-"""The control socket of a run: answers clients from the run's own loop, and lets none of them disturb it."""
+"""The control socket of a run: answers clients from a thread of its own, and lets none of them disturb the run.
+
+A thread, since it answers from the first second on, while the run plans and builds and so does not listen.
+"""
 
 import json
 import os
+import selectors
 import socket
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -10,10 +15,9 @@ from typing import Any
 
 from testbed.errors import TestbedError
 from testbed.live.protocol import MAX_ANSWER_BYTES, MAX_REQUEST_BYTES, PROTOCOL, encode
-from testbed.run.processes import Fleet
 
-# A command gets the request's fields and returns those of the answer; TestbedError is answered as its refusal.
 Command = Callable[[Mapping[str, Any]], dict[str, Any]]
+"""Gets the request's fields and returns those of the answer, soon; a TestbedError is answered as its refusal."""
 
 MOST_CLIENTS = 16
 
@@ -21,12 +25,12 @@ MOST_CLIENTS = 16
 class ControlServer:
     """Listens until closed; root alone may connect."""
 
-    def __init__(self, path: Path, run_id: str, fleet: Fleet, commands: Mapping[str, Command]) -> None:
-        """Raises OSError."""
+    def __init__(self, path: Path, run_id: str, commands: Mapping[str, Command]) -> None:
+        """`commands` may change while it listens. Raises OSError."""
         self._run_id = run_id
-        self._fleet = fleet
         self._commands = commands
         self._clients: list[_Client] = []
+        self._selector = selectors.DefaultSelector()
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         before = os.umask(0o177)
         try:
@@ -35,14 +39,30 @@ class ControlServer:
             os.umask(before)
         self._listener.listen(MOST_CLIENTS)
         self._listener.setblocking(False)
-        fleet.watch(self._listener, self._accept)
+        self._closing = os.eventfd(0)
+        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        self._selector.register(self._closing, selectors.EVENT_READ)
+        self._thread = threading.Thread(target=self._serve_all, name="control", daemon=True)
+        self._thread.start()
 
     def close(self) -> None:
-        """Hang up on all clients."""
+        """Hang up on all clients. Safe to call twice."""
+        if self._listener.fileno() < 0:
+            return
+        os.eventfd_write(self._closing, 1)
+        self._thread.join()
         for client in list(self._clients):
             self._drop(client)
-        self._fleet.unwatch(self._listener)
+        self._selector.close()
         self._listener.close()
+        os.close(self._closing)
+
+    def _serve_all(self) -> None:
+        while True:
+            for key, _ in self._selector.select():
+                if key.fd == self._closing:
+                    return
+                key.data()
 
     def _accept(self) -> None:
         try:
@@ -55,11 +75,11 @@ class ControlServer:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MAX_ANSWER_BYTES)
         client = _Client(connection)
         self._clients.append(client)
-        self._fleet.watch(connection, lambda: self._serve(client))
+        self._selector.register(connection, selectors.EVENT_READ, lambda: self._serve(client))
 
     def _drop(self, client: "_Client") -> None:
         self._clients.remove(client)
-        self._fleet.unwatch(client.connection)
+        self._selector.unregister(client.connection)
         client.connection.close()
 
     def _serve(self, client: "_Client") -> None:
@@ -102,6 +122,8 @@ class ControlServer:
             return {"ok": True, **self._commands[name](request)}, True
         except TestbedError as error:
             return _refusal(str(error)), True
+        except Exception as error:  # whatever goes wrong with a command, the run and its other clients go on
+            return _refusal(f"{name} failed: {type(error).__name__}: {error}"), True
 
 
 class _Client:

@@ -108,6 +108,9 @@ class RunningDirectPlane:
                 for router in forwarding(tree):
                     self._tell(_MRT_DEL_MFC, router, tree, Forwarding(None, ()))
 
+    def check(self) -> None:
+        """Nothing of it can end by itself: the kernel forwards."""
+
     def are_followed(self, trees: Collection[Tree]) -> bool:
         return True
 

@@ -123,15 +123,24 @@ class Router:
 
     def is_up(self, daemon: str) -> bool:
         """Whether a daemon that was started takes questions. Raises OSError if it has ended."""
-        status = self._processes[daemon].poll()
-        if status is not None:
-            raise OSError(0, f"{daemon} of router {self.name} ended with status {status}: {self._last_words(daemon)}")
+        ended = self.ended(daemon)
+        if ended is not None:
+            raise OSError(0, ended)
         try:
             with socket.socket(socket.AF_UNIX) as vty:
                 vty.connect(self._vty(daemon))
         except OSError:
             return False
         return True
+
+    def ended(self, *daemons: str) -> str | None:
+        """Which of these daemons has ended, or of all that were started, and how, in words; None if none has."""
+        for daemon in daemons or tuple(self._processes):
+            status = self._processes[daemon].poll()
+            if status is not None:
+                how = f"signal {-status}" if status < 0 else f"status {status}"
+                return f"{daemon} of router {self.name} ended with {how}: {self._last_words(daemon)}"
+        return None
 
     def _last_words(self, daemon: str) -> str:
         lines = (self._directory / f"{daemon}.log").read_text(encoding="utf-8", errors="replace").split("\n")

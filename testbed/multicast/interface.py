@@ -57,6 +57,10 @@ class RunningPlane(Protocol):
         """Forget `trees`; others stay as they are. Raises MulticastError."""
         ...
 
+    def check(self) -> None:
+        """Raise MulticastError, which says who, if something that the plane needs has ended."""
+        ...
+
     def are_followed(self, trees: Collection[Tree]) -> bool:
         """Whether packets now go by `trees`, which are installed. Only where routers find ways can it be otherwise.
 

@@ -152,6 +152,12 @@ class RunningPimPlane:
             self._ways.keep_only(self._live)
             self._live.difference_update(trees)
 
+    def check(self) -> None:
+        for router in self._routers:
+            ended = router.ended()
+            if ended is not None:
+                raise MulticastError(f"{ended}; with it go the trees through that router")
+
     def are_followed(self, trees: Collection[Tree]) -> bool:
         return self._ways.are_those_of(trees)
 

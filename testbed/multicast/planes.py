@@ -13,7 +13,6 @@ from testbed.multicast.pim import PimPlane
 from testbed.multicast.unicast import UnicastPlane
 
 PLANES: Mapping[str, Callable[[], MulticastPlane]] = {"pim": PimPlane, "direct": DirectPlane, "unicast": UnicastPlane}
-IGPS = ("none", "ospf", "ospf-no-bfd")
 """How the routers of `pim` learn their ways: from the testbed, or by OSPF, with BFD beside it or without."""
 _PREFERENCE = ("pim", "direct")  # of `auto`
 
@@ -25,7 +24,7 @@ def check_plane_name(name: str) -> None:
 
 
 def make_ospf(igp: str, time_dilation: float) -> Ospf | None:
-    """What `--igp` stands for, being one of IGPS."""
+    """What `--igp` stands for, being one of IGPS (testbed/run/settings.py)."""
     return None if igp == "none" else Ospf(bfd=igp == "ospf", time_dilation=time_dilation)
 
 
@@ -45,12 +44,13 @@ def choose_plane(
     refusals = []
     for candidate in candidates:
         plane = PLANES[candidate]() if ospf is None else PimPlane(ospf)
-        refused = [refusal for trees in sets if (refusal := _refusal(plane, topology, trees))]
+        refused = [refusal for trees in sets if (refusal := plane_refusal(plane, topology, trees))]
         if not refused:
             return plane
         refusals.append(f"multicast plane {candidate}: {refused[0]}")
     raise TestbedError("; ".join(refusals))
 
 
-def _refusal(plane: MulticastPlane, topology: Topology, trees: Sequence[Tree]) -> str | None:
+def plane_refusal(plane: MulticastPlane, topology: Topology, trees: Sequence[Tree]) -> str | None:
+    """Why a plane cannot carry trees that are live at one time; None if it can."""
     return plane.refusal(topology, trees) or (None if plane.copies else too_many_memberships(trees))

@@ -64,6 +64,9 @@ class RunningUnicastPlane:
             self._live.difference_update(trees)
             self._follow()
 
+    def check(self) -> None:
+        """Nothing of it can end by itself: the kernel forwards."""
+
     def are_followed(self, trees: Collection[Tree]) -> bool:
         return True
 

@@ -5,9 +5,11 @@ installed, joined, compared with the plan and probed while the epoch before carr
 boundary, and only then the old groups are left. The trees of an epoch are never changed, unless a link of theirs fails.
 """
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from scheduler.plan import Plan
@@ -23,6 +25,10 @@ from testbed.run.startup import StartUp, announce_epoch
 CONFIRM_TIMEOUT_S = 20.0
 
 
+class NetworkChanged(Exception):
+    """A link failed while an epoch was brought into operation: it was planned for a network that is no more."""
+
+
 @dataclass(frozen=True)
 class Readiness:
     """How an epoch became ready: wall-clock ms of each step, in order, and the proven paths."""
@@ -31,12 +37,18 @@ class Readiness:
     paths: list[ProbedPath]
 
 
-MakeEpoch = Callable[[int, Plan, list[Tree], set[str]], Epoch]
-"""An epoch from its number, its plan, the trees that are live beside it, and all groups that the run has used."""
+MakeEpoch = Callable[[int, Plan, Topology, list[Tree], set[str]], Epoch]
+"""An epoch from its number, its plan and the network that it is for, the trees that are live beside it, and all groups
+that the run has used.
+
+Raises TestbedError if the run cannot carry it."""
 
 
 class Epochs:
-    """Which epoch is in force, and which are to come. `schedule` and `move` may be called from any thread."""
+    """Which epoch is in force, and which is to come.
+
+    The run's loop switches, between rounds; one other thread introduces; `move` may be called from any.
+    """
 
     def __init__(
         self,
@@ -57,12 +69,14 @@ class Epochs:
         self._before_removal = before_removal
         self._in_force = in_force
         self._lock = threading.Lock()
-        self._scheduled: dict[int, Plan] = {}
         self._prepared: Epoch | None = None
-        self._first_round = 0
         self._just_left: list[Tree] = []
         self._moves = 0
+        # Edges keep what has arrived by probe number, so no two attempts may share one.
+        self._probes = itertools.count()
         self._used_groups = {tree.group for tree in start_up.epoch.distinct_trees()}
+        self.introductions = 0
+        self.first_round = 0
         self.current = start_up.epoch
         self.all = {self.current.number: self.current}
 
@@ -70,57 +84,54 @@ class Epochs:
         """Bring the first epoch into operation. Raises RunFailed or MulticastError."""
         self._introduce(self.current)
 
-    def schedule(self, plans: Mapping[int, Plan]) -> None:
-        """Go over to these plans at these rounds, and to no others.
-
-        The last of those whose rounds have come follows as soon as it is ready: at the end of this round or the next.
-        """
-        with self._lock:
-            self._scheduled = dict(plans)
-
     def phase_of(self, round_number: int) -> int:
         """The place of a round in the current epoch's schedule, which begins with the epoch."""
-        return self.current.phase_of(round_number - self._first_round)
+        return self.current.phase_of(round_number - self.first_round)
 
-    def prepare(self, round_number: int) -> None:
-        """While this round is under way, make ready what shall follow it. Raises RunFailed or MulticastError."""
-        with self._lock:
-            due = sorted(first for first in self._scheduled if first <= round_number + 1)
-            plans = [self._scheduled.pop(first) for first in due]
-        if not plans:
-            return
+    def introduce(self, plan: Plan, left: Topology) -> Epoch:
+        """Make an epoch ready beside the current one, whose rounds go on; `switch` then brings it into force.
+
+        Its `plan` is for the network that is `left`. Raises TestbedError, RunFailed or MulticastError if it cannot be,
+        and NetworkChanged if a link failed meanwhile; nothing is left of it then.
+        """
         live = [live for live, _ in self.live_and_planned()] + self._just_left
         # One that was given up is not counted: processes keep the epoch before the newest, which carries traffic.
-        epoch = self._make(self.current.number + 1, plans[-1], live, self._used_groups)
+        epoch = self._make(self.current.number + 1, plan, left, live, self._used_groups)
         self._used_groups |= {tree.group for tree in epoch.distinct_trees()}
         with self._lock:
             self._prepared = epoch
             self.all[epoch.number] = epoch
-        moves_before = self._moves
+            moves_before = self._moves
         try:
             self._introduce(epoch)
-        except (RunFailed, MulticastError):
-            if self._moves == moves_before:
-                raise
-            # A link failed meanwhile, and the epoch was planned for a network that is no more.
-            self._prepared = None
-            self._leave(epoch)
+        except BaseException as error:
+            with self._lock:
+                moved = self._moves != moves_before
+                given_up, self._prepared = self._prepared, None
+            with suppress(RunFailed, MulticastError):  # the first error is what matters
+                self._leave(given_up)
+            if moved and isinstance(error, RunFailed | MulticastError):
+                raise NetworkChanged from error
+            raise
+        return epoch
 
-    def switch(self, next_round: int) -> None:
-        """Between two rounds: from `next_round` on the epoch that was prepared is in force, and the old is left."""
-        if self._prepared is None:
-            return
+    def switch(self, next_round: int) -> Epoch:
+        """Between two rounds: from `next_round` on the epoch that is ready is in force, and the old is left.
+
+        Returns it. Raises RunFailed or MulticastError.
+        """
         with self._lock:
+            assert self._prepared is not None
             old, self.current, self._prepared = self.current, self._prepared, None
-            self._first_round = next_round
+            self.first_round = next_round
         self._before_removal(old.distinct_trees())
         self._leave(old)
+        return self.current
 
     def _leave(self, old: Epoch) -> None:
         """Leave an epoch's groups and have the routers forget its trees. Raises RunFailed or MulticastError."""
-        edges = self._fleet.of("edge")
-        self._fleet.send(edges, "leave", epoch=old.number)
-        self._fleet.gather(edges, "left", ANSWER_TIMEOUT_S * self._start_up.settings.scale.time_dilation)
+        timeout_s = ANSWER_TIMEOUT_S * self._start_up.settings.scale.time_dilation
+        self._fleet.ask({edge: {"epoch": old.number} for edge in self._fleet.of("edge")}, "leave", "left", timeout_s)
         self._plane.remove(old.distinct_trees())
         # Routers may still be busy forgetting these.
         self._just_left = old.distinct_trees()
@@ -156,6 +167,7 @@ class Epochs:
             steps_ms[step] = (now - clock) * 1e3
             clock = now
 
+        self.introductions += 1
         trees = epoch.distinct_trees()
         self._start_up.network.add_host_addresses(tree.address for tree in trees)
         self._plane.install(trees)
@@ -164,7 +176,7 @@ class Epochs:
         note("joins")
         self._plane.confirm(trees, CONFIRM_TIMEOUT_S * scale.time_dilation)
         note("trees as planned")
-        paths = probe_trees(self._fleet, epoch, self._in_force(), scale)
+        paths = probe_trees(self._fleet, epoch, self._in_force(), scale, self._probes)
         if not paths:
             raise RunFailed("no island sends anything in this schedule")
         note("probes")

@@ -1,24 +1,21 @@
 """What happens when core links go down during a run, and when they come back.
 
 At once, the trees that use a link that is down are carried over the shortest ways that are left, so that traffic
-returns within milliseconds; what was on its way is lost, and the links may carry more than they can. Then the schedule
-is planned again on what is left, and an epoch of its own follows at the next boundary. When links come back nothing is
-moved: the next epoch brings the better trees, and nothing is lost. Routers that find their ways by themselves move the
-trees, both times; then the run takes note of when they have.
+returns within milliseconds; what was on its way is lost, and the links may carry more than they can. Then, unless the
+run shall not, the policy is planned again on what is left, which is a swap like any other (testbed/run/swaps.py). When
+links come back nothing is moved: the next epoch brings the better trees, and nothing is lost. Routers that find their
+ways by themselves move the trees, both times; then the run takes note of when they have.
 """
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import networkx as nx
 
-from scheduler.errors import SchedulerError, SolverError, TopologyError
-from scheduler.plan import Plan
 from scheduler.topology import Topology
-from testbed.errors import TestbedError
 from testbed.multicast.groups import Tree
 from testbed.multicast.interface import RunningPlane
 from testbed.run.epochs import Epochs
@@ -34,14 +31,16 @@ _KEPT = 1 - 1e-6
 
 @dataclass(frozen=True)
 class Reaction:
-    """What was done about a change of the links. `reaction_ms`: until the routers had the new trees."""
+    """What was done about a change of the links. `reaction_ms`: until the routers had the new trees.
+
+    `trouble`: why they have not got them, or nothing.
+    """
 
     at_ns: int
     down: tuple[str, ...]
     moved_trees: int
     reaction_ms: float
     cut_off: tuple[str, ...]
-    replanned_round_time_ms: float | None
     trouble: str = ""
 
 
@@ -52,7 +51,6 @@ class LinkFailures:
         self,
         in_force: Callable[[], Topology],
         epochs: Epochs,
-        plan: Callable[[Topology], Mapping[int, Plan]],
         reroute: Callable[[frozenset[LinkPair]], None],
         on_reaction: Callable[[Reaction], None],
         plane: RunningPlane,
@@ -61,12 +59,11 @@ class LinkFailures:
     ) -> None:
         """`in_force` gives the topology with the physics that its links have now, whether up or down.
 
-        `plan` plans the policy of the next round and those that follow on a topology, by their first rounds; `reroute`
-        has unicast routes avoid links. `patience_s`: how long routers may take that find ways.
+        `reroute` has unicast routes avoid links; `on_reaction` is told what was done. `patience_s`: how long
+        routers may take that find ways.
         """
         self._in_force = in_force
         self._epochs = epochs
-        self._plan = plan
         self._reroute = reroute
         self._on_reaction = on_reaction
         self._plane = plane
@@ -75,7 +72,18 @@ class LinkFailures:
         self._strayed = False
         self._lock = threading.Lock()
         self._down: frozenset[LinkPair] = frozenset()
+        self._changes = 0
         self.reactions: list[Reaction] = []
+
+    @property
+    def changes(self) -> int:
+        """How often what is left has changed."""
+        return self._changes
+
+    def left(self) -> Topology:
+        """The topology of the links that are up, with the physics that they have now. Raises TopologyError if cut."""
+        topology = self._in_force()
+        return topology.with_links([link for link in topology.links if frozenset(link.id) not in self._down])
 
     def links_are_down(self, down: Iterable[LinkPair], overtaken: Callable[[], bool] = lambda: False) -> None:
         """React to exactly these core links being down, unless that is `overtaken` by another change.
@@ -87,8 +95,7 @@ class LinkFailures:
             before, self._down = self._down, frozenset(down)
             if self._down == before:
                 return
-            # Plans for the network as it was must not follow any more.
-            self._epochs.schedule({})
+            self._changes += 1
             topology = self._in_force()
             left = [link for link in topology.links if frozenset(link.id) not in self._down]
             live = self._epochs.live_and_planned()
@@ -98,10 +105,8 @@ class LinkFailures:
             trouble = self._wait_until_followed(list(moves.values()), overtaken)
             reaction_ms = (time.monotonic_ns() - began) / 1e6
             names = tuple(sorted("-".join(sorted(pair)) for pair in self._down))
-            reaction = Reaction(began, names, len(moves), reaction_ms, _cut_off(topology, self._down), None, trouble)
+            reaction = Reaction(began, names, len(moves), reaction_ms, _cut_off(topology, self._down), trouble)
             self._reroute(self._down)
-            if not trouble:
-                reaction = self._plan_again(topology.with_links(left), reaction)
             self.reactions.append(reaction)
             self._on_reaction(reaction)
 
@@ -115,17 +120,6 @@ class LinkFailures:
                 return f"the routers did not find the shortest ways within {self._patience_s:.0f} s"
             time.sleep(_POLL_S)
         return ""
-
-    def _plan_again(self, left: Topology, reaction: Reaction) -> Reaction:
-        """Plan what is to come on what is left, and say so in the reaction."""
-        try:
-            plans = self._plan(left)
-        except TopologyError:
-            return reaction  # the graph is cut: `cut_off` says so
-        except (TestbedError, SchedulerError, SolverError) as error:
-            return replace(reaction, trouble=str(error))
-        self._epochs.schedule(plans)
-        return replace(reaction, replanned_round_time_ms=plans[min(plans)].round_time_ms)
 
     def disturbed(self, begin_ns: int, end_ns: int) -> bool:
         """Whether links went down or came back in this time, or carried trees that were moved.

@@ -1,7 +1,6 @@
 """From the settings of a run to everything that is decided before the machine is touched."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from agents.fixed_point import largest_integer
@@ -11,7 +10,6 @@ from agents.workloads.interface import Setting, Workload, value_count
 from aggregator.engine import EngineError
 from aggregator.engines import make_engine
 from scheduler.plan import Plan
-from scheduler.planner import plan as make_plan
 from scheduler.topology import Topology
 from testbed.capture.points import CapturePoint, capture_points, choose_points
 from testbed.capture.recorder.recording import check_recorder
@@ -20,28 +18,28 @@ from testbed.links.interface import Link, LinkKind
 from testbed.links.kinds import choose_link_kind
 from testbed.live.scenario import Event, load_scenario
 from testbed.live.settings import applied
-from testbed.multicast.groups import Tree, allocate_trees
+from testbed.multicast.groups import Tree
 from testbed.multicast.interface import MulticastPlane
-from testbed.multicast.planes import check_plane_name, choose_plane, make_ospf
+from testbed.multicast.planes import check_plane_name, choose_plane, make_ospf, plane_refusal
 from testbed.network import naming
 from testbed.network.emulated import emulated_links
-from testbed.policies import find_policy
 from testbed.run.frames import Framing, frame_payload
 from testbed.run.machine import check_machine
+from testbed.run.planning import plan_policy
 from testbed.run.program import Epoch, make_epoch
 from testbed.run.rundir import check_run_directory
-from testbed.run.settings import NUMBER_FORMATS, RunSettings
+from testbed.run.settings import NUMBER_FORMATS, PolicyChange, RunSettings
 from testbed.topology.load import load_topology
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """Everything decided before the machine is touched. `changes`: the plans of later epochs, by their first rounds."""
+    """Everything decided before the machine is touched. `changes`: those of the schedule, and their plans."""
 
     settings: RunSettings
     topology: Topology
     plan: Plan
-    changes: Mapping[int, Plan]
+    changes: tuple[tuple[PolicyChange, Plan], ...]
     framing: Framing
     epoch: Epoch
     workload: Workload
@@ -52,25 +50,18 @@ class Prepared:
     capture_points: tuple[CapturePoint, ...]
     """Every place where frames can be recorded."""
 
-    def make_epoch(self, number: int, plan: Plan, live: list[Tree], used_groups: set[str]) -> Epoch:
-        """A further epoch of the run, beside the trees that are live, on groups that were not used if possible."""
+    def make_epoch(self, number: int, plan: Plan, left: Topology, live: list[Tree], used_groups: set[str]) -> Epoch:
+        """A further epoch of the run, beside the trees that are live, on groups that were not used if possible.
+
+        Raises TestbedError if the run's plane cannot carry it on what is `left` of the network.
+        """
         settings, scale = self.settings, self.settings.scale
         hosts, copies = settings.hosts_per_island, settings.copies
-        return make_epoch(number, plan, self.topology, self.framing, scale, hosts, copies, live, used_groups)
-
-    def plans_from(self, round_number: int, left: Topology) -> dict[int, Plan]:
-        """The plans of the policy of a round, and of those that follow, on what is `left` of the topology.
-
-        By their first rounds, as the run was planned. Raises TestbedError, if the plane cannot carry one as well, or
-        SchedulerError.
-        """
-        policies = self.settings.policies_from(round_number)
-        plans = {first: plan_policy(self.settings, left, policy) for first, policy in policies.items()}
-        for plan in plans.values():
-            trees = list(allocate_trees(plan, self.epoch.island_ids).values())
-            if refusal := self.plane.refusal(left, trees):
-                raise TestbedError(f"multicast plane {self.plane.name}: {refusal}")
-        return plans
+        epoch = make_epoch(number, plan, self.topology, self.framing, scale, hosts, copies, live, used_groups)
+        refusal = plane_refusal(self.plane, left, [*live, *epoch.distinct_trees()])
+        if refusal is not None:
+            raise TestbedError(f"multicast plane {self.plane.name}: {refusal}")
+        return epoch
 
 
 def prepare(settings: RunSettings) -> Prepared:
@@ -87,7 +78,7 @@ def prepare(settings: RunSettings) -> Prepared:
     check_run_directory(settings.out)
     check_plane_name(settings.multicast)
     plan = plan_policy(settings, topology, settings.policy)
-    changes = {number: plan_policy(settings, topology, policy) for number, policy in settings.policy_schedule}
+    changes = tuple((change, _plan_change(settings, topology, change)) for change in settings.policy_schedule)
     framing = frame_payload(settings.scale.size_bytes(settings.payload_gb))
     _check_workload(workload, settings, len(topology.islands), framing)
     hosts, copies = settings.hosts_per_island, settings.copies
@@ -104,8 +95,8 @@ def prepare(settings: RunSettings) -> Prepared:
     scenario = load_scenario(settings.scenario, links, link_kind, settings.scale) if settings.scenario else ()
     # Two epochs are live at once while one follows the other.
     trees, live = [epoch.distinct_trees()], epoch.distinct_trees()
-    for number in sorted(changes):
-        new = make_epoch(0, changes[number], topology, framing, settings.scale, hosts, copies, live).distinct_trees()
+    for _, later in changes:
+        new = make_epoch(0, later, topology, framing, settings.scale, hosts, copies, live).distinct_trees()
         trees.append([*live, *new])
         live = new
     plane = choose_plane(settings.multicast, topology, trees, make_ospf(settings.igp, settings.scale.time_dilation))
@@ -145,17 +136,12 @@ def _check_engine(settings: RunSettings) -> None:
         raise TestbedError(f"--slots-per-source {settings.edge.slots_per_source:g}: a share is at most 1")
 
 
-def plan_policy(settings: RunSettings, topology: Topology, policy: str) -> Plan:
-    """The plan of a policy as the run's settings want it. Raises TestbedError if it cannot run, or SchedulerError."""
-    plan = make_plan(
-        topology,
-        find_policy(policy),
-        memory_gb=settings.memory_gb,
-        payload_gb=settings.payload_gb,
-        multicast="unicast" if settings.copies else "direct",
-        aggregation=settings.aggregation,
-        trees=settings.trees,
-    )
-    if not plan.feasible:
-        raise TestbedError(f"policy {policy} cannot run with {settings.memory_gb:g} GB: {plan.reason}")
-    return plan
+def _plan_change(settings: RunSettings, topology: Topology, change: PolicyChange) -> Plan:
+    if change.memory_gb is None:
+        return plan_policy(settings, topology, change.policy)
+    if change.memory_gb > settings.memory_gb:
+        raise TestbedError(
+            f"--policy-schedule: {change.policy} shall have {change.memory_gb:g} GB, but the aggregators have "
+            f"{settings.memory_gb:g}; raise --memory-gb"
+        )
+    return plan_policy(replace(settings, memory_gb=change.memory_gb), topology, change.policy)

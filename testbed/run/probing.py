@@ -1,5 +1,6 @@
 """Proof before traffic: every tree carries a probe to each of its receivers, in the planned time."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from scheduler.topology import Topology
@@ -31,11 +32,13 @@ class ProbedPath:
         return error_ms <= TOLERANCE_MS + TOLERANCE_SHARE * self.planned_ms
 
 
-def probe_trees(fleet: Fleet, epoch: Epoch, topology: Topology, scale: Scale) -> list[ProbedPath]:
+def probe_trees(
+    fleet: Fleet, epoch: Epoch, topology: Topology, scale: Scale, numbers: Iterator[int]
+) -> list[ProbedPath]:
     """Send probes on every tree until every receiver has had one on time, at most MOST_PROBES times.
 
-    Returns every path with its best measured delay. Raises RunFailed if a receiver gets no probe, or none with the
-    planned delay.
+    `numbers` are for probes, and were not used before in the run. Returns every path with its best measured delay.
+    Raises RunFailed if a receiver gets no probe, or none with the planned delay.
     """
     planned_ms = {
         (tree.group, receiver): delay_ms
@@ -46,15 +49,15 @@ def probe_trees(fleet: Fleet, epoch: Epoch, topology: Topology, scale: Scale) ->
     sources = {tree.group: tree.source for tree in epoch.trees.values()}
     best_ms: dict[tuple[str, str], float] = {}
     longest_s = scale.emulated_ns(max(planned_ms.values(), default=0.0)) / 1e9
+    timeout_s = ANSWER_TIMEOUT_S * scale.time_dilation
     paths: list[ProbedPath] = []
     for attempt in range(MOST_PROBES):
-        # Edges keep what has arrived by probe number, so that of another epoch's must be another one.
-        probe = epoch.number * MOST_PROBES + attempt
-        fleet.send(fleet.of("dataplane"), "probe", epoch=epoch.number, probe=probe)
-        fleet.gather(fleet.of("dataplane"), "probed", ANSWER_TIMEOUT_S * scale.time_dilation)
+        probe = next(numbers)
+        to_send = {process: {"epoch": epoch.number, "probe": probe} for process in fleet.of("dataplane")}
+        fleet.ask(to_send, "probe", "probed", timeout_s)
         fleet.wait(longest_s + 0.02 * scale.time_dilation)
-        fleet.send(fleet.of("edge"), "probe_report", probe=probe)
-        reports = fleet.gather(fleet.of("edge"), "probe_report", ANSWER_TIMEOUT_S * scale.time_dilation)
+        to_report = {process: {"probe": probe} for process in fleet.of("edge")}
+        reports = fleet.ask(to_report, "probe_report", "probe_report", timeout_s)
         for process, report in reports.items():
             for group, sent_ns, arrival_ns in report["arrivals"]:
                 key = group, process.island

@@ -5,11 +5,12 @@ import itertools
 import os
 import select
 import selectors
-import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -96,6 +97,17 @@ def spawn(
     return Process(role, island, popen, ours, host)
 
 
+@dataclass
+class _Question:
+    """What another thread than the loop has asked, and the answers so far."""
+
+    messages: Mapping[Process, Mapping[str, object]]
+    kind: str
+    answer: str
+    received: dict[Process, control.Message] = field(default_factory=dict)
+    answers: "Future[dict[Process, control.Message]]" = field(default_factory=Future)
+
+
 class Fleet:
     """All processes of a run. Messages of a process that nobody waits for yet are kept for later.
 
@@ -103,7 +115,8 @@ class Fleet:
     predecessor was told; what that had not answered is answered by its successor. A process is known by role, island
     and host, so either of the two stands for both.
 
-    Whoever wants to be called meanwhile, from the thread that waits, registers with `watch` or `call_at`.
+    One thread, the loop, made the fleet and talks with its processes; other threads only `ask` and `wait`, and are
+    served while the loop waits. Whoever wants to be called meanwhile, from the loop, registers with `call_at`.
     """
 
     def __init__(self, log_dir: Path) -> None:
@@ -116,6 +129,13 @@ class Fleet:
         self.restarts: list[Restart] = []
         self._calls: list[tuple[int, int, Callable[[], None]]] = []
         self._call_numbers = itertools.count()
+        self._loop = threading.get_ident()
+        self._asking = threading.Lock()
+        self._asked: list[_Question] = []
+        self._open: list[_Question] = []
+        self._deaf = False
+        self._wake = os.eventfd(0)
+        self._selector.register(self._wake, selectors.EVENT_READ, self._take_questions)
 
     def add(self, process: Process, start_again: Callable[[], Process] | None = None) -> None:
         self._processes.append(process)
@@ -124,13 +144,6 @@ class Fleet:
             self._scripts[process] = Script()
         self._waiting[process] = []
         self._selector.register(process.channel, selectors.EVENT_READ, process)
-
-    def watch(self, fileobj: socket.socket, callback: Callable[[], None]) -> None:
-        """Call back whenever there is something to read."""
-        self._selector.register(fileobj, selectors.EVENT_READ, callback)
-
-    def unwatch(self, fileobj: socket.socket) -> None:
-        self._selector.unregister(fileobj)
 
     def call_at(self, due_ns: int, callback: Callable[[], None]) -> None:
         """Call back once, not before this time of CLOCK_MONOTONIC."""
@@ -180,8 +193,59 @@ class Fleet:
                 raise RunFailed(f"no {kind!r} from {silent} within {timeout_s:.0f} s; see {self._log_dir}")
             self._wait(remaining)
 
+    def ask(
+        self, messages: Mapping[Process, Mapping[str, object]], kind: str, answer: str, timeout_s: float
+    ) -> dict[Process, control.Message]:
+        """Send each process its own fields and wait for one answer from each; from any thread. Raises RunFailed."""
+        if threading.get_ident() == self._loop:
+            self.send_each(messages, kind)
+            return self.gather(messages, answer, timeout_s)
+        question = _Question(messages, kind, answer)
+        with self._asking:
+            if self._deaf:
+                raise RunFailed("the run has ended")
+            self._asked.append(question)
+            os.eventfd_write(self._wake, 1)
+        try:
+            return question.answers.result(timeout_s)
+        except TimeoutError as error:
+            raise RunFailed(f"not all processes gave an answer {answer!r} within {timeout_s:.0f} s") from error
+        except CancelledError as error:
+            raise RunFailed("the run has ended") from error
+
+    def _take_questions(self) -> None:
+        os.eventfd_read(self._wake)
+        with self._asking:
+            asked, self._asked = self._asked, []
+        self._open += asked
+        for question in asked:
+            self.send_each(question.messages, question.kind)
+        self._serve_questions()
+
+    def refuse_questions(self) -> None:
+        """The loop waits no more: threads that ask, or wait for answers, get RunFailed."""
+        with self._asking:
+            self._deaf = True
+            for question in (*self._open, *self._asked):
+                question.answers.cancel()
+            self._open, self._asked = [], []
+
+    def _serve_questions(self) -> None:
+        """Give answers that have come to whoever has asked from another thread, in the order of asking."""
+        for question in list(self._open):
+            for process in question.messages.keys() - question.received.keys():
+                message = self._take(process, question.answer)
+                if message is not None:
+                    question.received[process] = message
+            if len(question.received) == len(question.messages):
+                self._open.remove(question)
+                question.answers.set_result(question.received)
+
     def wait(self, seconds: float) -> None:
-        """Let time pass; messages are kept and callbacks called meanwhile. Raises RunFailed."""
+        """Let time pass; the loop keeps messages and calls callbacks meanwhile. Raises RunFailed."""
+        if threading.get_ident() != self._loop:
+            time.sleep(seconds)
+            return
         deadline = time.monotonic() + seconds
         while (remaining := deadline - time.monotonic()) > 0:
             self._wait(remaining)
@@ -215,6 +279,7 @@ class Fleet:
         if process in self._scripts:
             self._scripts[process].received(message["type"])
         self._waiting[process].append(message)
+        self._serve_questions()
 
     def _check(self, process: Process, message: control.Message) -> None:
         if message["type"] == "error":
@@ -243,6 +308,7 @@ class Fleet:
                 script.received(answer["type"])
                 self._waiting[fresh].append(answer)
         self.restarts.append(Restart(ended.name, how, time.monotonic() - began))
+        self._serve_questions()
 
     def _ask(self, process: Process, kind: str, fields: Mapping[str, object]) -> control.Message:
         answer = None
@@ -263,7 +329,12 @@ class Fleet:
             return "channel closed"
 
     def stop(self) -> None:
-        """Ask every process to end, then make them. Safe to call twice."""
+        """Ask every process to end, then make them. Other threads ask no more. Safe to call twice."""
+        self.refuse_questions()
+        if self._wake >= 0:
+            self._selector.unregister(self._wake)
+            os.close(self._wake)
+            self._wake = -1
         for process in self._processes:
             with suppress(OSError):  # it may be gone already
                 process.channel.send("stop")

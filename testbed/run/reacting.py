@@ -1,5 +1,6 @@
-"""Reacts to links that fail beside the run's own loop: planning again takes time, and the loop has rounds to run."""
+"""Reacts to links that fail beside the run's own loop: moving trees takes time, and the loop has rounds to run."""
 
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -18,26 +19,28 @@ class Reactor:
         self._react = react
         self._changes = 0
         self._thread = ThreadPoolExecutor(1, "reactor")
+        self._lock = threading.Lock()
         self._reactions: list[Future[None]] = []
 
     def links_are_down(self, down: Down) -> None:
-        """Note a change; returns at once."""
-        self._changes += 1
-        number = self._changes
-        self._reactions.append(self._thread.submit(self._react, down, lambda: self._changes > number))
+        """Note a change, from any thread; returns at once."""
+        with self._lock:
+            self._changes += 1
+            number = self._changes
+            self._reactions.append(self._thread.submit(self._react, down, lambda: self._changes > number))
 
     def check(self) -> None:
         """Raise what a reaction that is over has raised."""
-        self._reactions, over = (
-            [each for each in self._reactions if not each.done()],
-            [each for each in self._reactions if each.done()],
-        )
+        with self._lock:
+            over = [each for each in self._reactions if each.done()]
+            self._reactions = [each for each in self._reactions if each not in over]
         for each in over:
             each.result()
 
     def finish(self) -> None:
         """Wait for the reactions under way, and raise what they raise."""
-        reactions, self._reactions = self._reactions, []
+        with self._lock:
+            reactions, self._reactions = self._reactions, []
         for each in reactions:
             each.result()
 

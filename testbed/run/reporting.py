@@ -1,9 +1,13 @@
 """What a run says while it goes on: a line for people, an event for programs."""
 
+from collections.abc import Mapping
 from dataclasses import asdict
+from typing import Any
 
 from rich.console import Console
 
+from scheduler.plan import plan_to_json
+from testbed.multicast.counters import RouterDrops
 from testbed.multicast.interface import RunningPlane
 from testbed.run.epochs import Readiness
 from testbed.run.failures import Reaction
@@ -12,6 +16,8 @@ from testbed.run.program import Epoch
 from testbed.run.rounds import RoundRecord
 from testbed.run.rundir import RunDirectory
 from testbed.run.strain import Strain, strain_to_json
+from testbed.run.summary import Outcome
+from testbed.run.swaps import Swap
 
 
 def report_readiness(
@@ -30,6 +36,7 @@ def report_readiness(
     run_dir.event(
         "multicast_ready",
         epoch=epoch.number,
+        plan=plan_to_json(epoch.plan),
         installed_ms=installed_ms,
         steps_ms=steps_ms,
         paths=[vars(path) for path in readiness.paths],
@@ -42,12 +49,19 @@ def report_reaction(reaction: Reaction, run_dir: RunDirectory, console: Console)
     text = f"{links}: {reaction.moved_trees} trees moved in {reaction.reaction_ms:.1f} ms"
     if reaction.cut_off:
         text += f"; {', '.join(reaction.cut_off)} cannot be reached, rounds will be partial"
-    elif reaction.replanned_round_time_ms is not None:
-        text += f"; planned again: T = {reaction.replanned_round_time_ms:.1f} ms"
-    if reaction.trouble:
-        text += f"; no new plan: {reaction.trouble}"
     console.print(text)
     run_dir.event("links_changed", **asdict(reaction))
+
+
+def report_swap(swap: Swap, run_dir: RunDirectory, console: Console) -> None:
+    """Say that a swap is over: in force, or given up and why."""
+    what = f"swap {swap.number + 1} to {swap.policy} ({swap.cause})"
+    if swap.state == "in force" and swap.first_round is not None:
+        steps = ", ".join(f"{step} {milliseconds:.0f} ms" for step, milliseconds in swap.steps_ms.items())
+        console.print(f"{what}: in force from round {swap.first_round + 1} on ({steps})")
+    else:
+        console.print(f"{what}: given up: {swap.error}")
+    run_dir.event("policy_swap", **asdict(swap))
 
 
 def report_round(
@@ -83,6 +97,14 @@ def report_round(
         phase=record.phase,
         start_ns=record.start_ns,
         completion_ns=record.completion_ns,
+        planned_ns=record.planned_ns,
+        packetisation_ns=record.packetisation_ns,
+        training_began_ns=record.training_began_ns,
+        ended_ns=record.ended_ns,
+        lan_exchange_ns=record.lan_exchange_ns,
+        mixing=record.mixing.tolist(),
+        restarts=[asdict(restart) for restart in record.restarts],
+        disturbed=record.disturbed,
         exact=record.exact,
         digests_equal=record.digests_equal,
         done=record.done,
@@ -92,4 +114,33 @@ def report_round(
         applied=record.applied,
         outages=[asdict(outage) for outage in record.outages],
         strain=strain_to_json(strain),
+    )
+
+
+def round_to_json(record: RoundRecord) -> dict[str, Any]:
+    """A round in short, for those who look on."""
+    return {
+        "round": record.number,
+        "epoch": record.epoch,
+        "ratio": record.ratio,
+        "expected": record.total("expected"),
+        "delivered": record.total("delivered"),
+        "exact": record.exact,
+        "digests_equal": record.digests_equal,
+    }
+
+
+def report_end(outcome: Outcome, drops: Mapping[str, RouterDrops], run_dir: RunDirectory) -> None:
+    """Record what is known at the end only; with it, the events hold all that the summary is made from."""
+    run_dir.event(
+        "finished",
+        rounds=len(outcome.records),
+        drops={router: asdict(each) for router, each in drops.items()},
+        epochs=[epoch.number for epoch in outcome.epochs],
+        loads=[asdict(load) for load in outcome.loads],
+        saving=dict(outcome.saving),
+        evaluations=dict(outcome.evaluations),
+        memory=asdict(outcome.memory),
+        swaps=[asdict(swap) for swap in outcome.swaps],
+        warnings=list(outcome.warnings),
     )

@@ -1,44 +1,52 @@
 """The run directory: everything a run leaves for its user."""
 
 import csv
+import errno
+import io
 import json
 import os
 import platform
 import re
 import time
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from testbed.errors import TestbedError
+from testbed.errors import RunFailed, TestbedError
+from testbed.live.protocol import EVENTS
 from testbed.run.rounds import RoundRecord
-from testbed.run.settings import RunSettings
+from testbed.run.settings import RunSettings, settings_to_json
 from testbed.run.strain import Strain
 from testbed.scale import Scale
 
+_ROUNDS, _MEMORY, _MIXING = "rounds.csv", "memory.csv", "mixing.csv"
 _ROUND_COLUMNS = (
     *("round", "epoch", "phase", "start_ms", "completion_ms", "planned_ms", "packetisation_ms", "ratio"),
     *("expected", "delivered", "exact", "digests_equal", "steps", "trustworthy", "reasons"),
 )
-_REPORTED_PACKAGES = ("testbed", "numpy", "networkx", "pulp", "highspy", "pyroute2", "scikit-learn")
+_MEMORY_COLUMNS = ("round", "island", "ms", "slots", "memory_gb")
+_MIXING_COLUMNS = ("round", "island", "contributor", "weight")
+_REPORTED_PACKAGES = ("testbed", "numpy", "networkx", "pulp", "highspy", "pyroute2", "scikit-learn", "torch")
 
 
 class RunDirectory:
-    """Writes into one run's directory; each file is complete after each call."""
+    """Writes into one run's directory; each file is complete after each call, however the run ends.
+
+    Whatever cannot be written raises RunFailed: a full disk ends the run, and leaves what was written before.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.logs = path / "logs"
         self.logs.mkdir()
+        self._first_start_ns: int | None = None
 
     def event(self, kind: str, **fields: Any) -> None:
-        """Append one event with its time to events.jsonl."""
-        line = json.dumps({"monotonic_ns": time.monotonic_ns(), "event": kind, **fields})
-        with (self.path / "events.jsonl").open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
+        """Append one event with its time to events.jsonl; from any thread."""
+        self._append(EVENTS, json.dumps({"monotonic_ns": time.monotonic_ns(), "event": kind, **fields}) + "\n")
 
     def manifest(self, settings: RunSettings, run_id: str, topology: dict[str, Any], plan: dict[str, Any]) -> None:
         """Write what it takes to do the same run again."""
@@ -46,7 +54,7 @@ class RunDirectory:
             "run_id": run_id,
             "started": datetime.now(UTC).isoformat(),
             "settings": {
-                **asdict(settings),
+                **settings_to_json(settings),
                 "out": str(self.path),
                 "scenario": None if settings.scenario is None else settings.scenario.read_text(encoding="utf-8"),
             },
@@ -61,52 +69,46 @@ class RunDirectory:
         }
         self._write_json("manifest.json", content)
 
-    def rounds(self, records: Sequence[RoundRecord], strains: Sequence[Strain], scale: Scale) -> None:
-        """Write rounds.csv: one line per round, times undilated."""
-        with (self.path / "rounds.csv").open("w", encoding="utf-8", newline="") as file:
-            table = csv.writer(file)
-            table.writerow(_ROUND_COLUMNS)
-            for record, strain in zip(records, strains, strict=True):
-                times_ns = (record.completion_ns, record.planned_ns, record.packetisation_ns)
-                table.writerow(
-                    [
-                        record.number,
-                        record.epoch,
-                        record.phase,
-                        round(scale.undilated_ms(record.start_ns - records[0].start_ns), 3),
-                        *(round(scale.undilated_ms(time_ns), 3) for time_ns in times_ns),
-                        round(record.ratio, 5),
-                        record.total("expected"),
-                        record.total("delivered"),
-                        record.exact,
-                        record.digests_equal,
-                        record.steps,
-                        strain.trustworthy,
-                        "; ".join(strain.reasons),
-                    ]
-                )
+    def round(self, record: RoundRecord, strain: Strain, scale: Scale) -> None:
+        """Append a line to rounds.csv, times undilated."""
+        if self._first_start_ns is None:
+            self._first_start_ns = record.start_ns
+            self._append(_ROUNDS, _csv([_ROUND_COLUMNS]))
+        times_ns = (record.completion_ns, record.planned_ns, record.packetisation_ns)
+        row = [
+            record.number,
+            record.epoch,
+            record.phase,
+            round(scale.undilated_ms(record.start_ns - self._first_start_ns), 3),
+            *(round(scale.undilated_ms(time_ns), 3) for time_ns in times_ns),
+            round(record.ratio, 5),
+            record.total("expected"),
+            record.total("delivered"),
+            record.exact,
+            record.digests_equal,
+            record.steps,
+            strain.trustworthy,
+            "; ".join(strain.reasons),
+        ]
+        self._append(_ROUNDS, _csv([row]))
 
-    def memory(self, records: Sequence[RoundRecord], scale: Scale, slot_bytes: int) -> None:
-        """Write memory.csv: the slots in use at each edge over time, from each round's start on, undilated."""
-        with (self.path / "memory.csv").open("w", encoding="utf-8", newline="") as file:
-            table = csv.writer(file)
-            table.writerow(("round", "island", "ms", "slots", "memory_gb"))
-            for record in records:
-                for island, report in sorted(record.retired.items()):
-                    for time_ns, slots in report["occupancy"]:
-                        ms = scale.undilated_ms(time_ns - record.start_ns)
-                        memory_gb = scale.full_size_gb(slots * slot_bytes)
-                        table.writerow((record.number, island, round(ms, 3), slots, round(memory_gb, 6)))
+    def memory(self, record: RoundRecord, scale: Scale, slot_bytes: int) -> None:
+        """Append to memory.csv: the slots in use at each edge over time, from the round's start on, undilated."""
+        rows: list[Sequence[Any]] = [] if (self.path / _MEMORY).exists() else [_MEMORY_COLUMNS]
+        for island, report in sorted(record.retired.items()):
+            for time_ns, slots in report["occupancy"]:
+                ms = scale.undilated_ms(time_ns - record.start_ns)
+                memory_gb = scale.full_size_gb(slots * slot_bytes)
+                rows.append((record.number, island, round(ms, 3), slots, round(memory_gb, 6)))
+        self._append(_MEMORY, _csv(rows))
 
-    def mixing(self, records: Sequence[RoundRecord], islands: Sequence[str]) -> None:
-        """Write mixing.csv: the weight of each contributor in what each island applied, round by round."""
-        with (self.path / "mixing.csv").open("w", encoding="utf-8", newline="") as file:
-            table = csv.writer(file)
-            table.writerow(("round", "island", "contributor", "weight"))
-            for record in records:
-                for receiver, contributor in zip(*record.mixing.nonzero(), strict=True):
-                    weight = float(record.mixing[receiver, contributor])
-                    table.writerow((record.number, islands[receiver], islands[contributor], weight))
+    def mixing(self, record: RoundRecord, islands: Sequence[str]) -> None:
+        """Append to mixing.csv: the weight of each contributor in what each island applied."""
+        rows: list[Sequence[Any]] = [] if (self.path / _MIXING).exists() else [_MIXING_COLUMNS]
+        for receiver, contributor in zip(*record.mixing.nonzero(), strict=True):
+            weight = float(record.mixing[receiver, contributor])
+            rows.append((record.number, islands[receiver], islands[contributor], weight))
+        self._append(_MIXING, _csv(rows))
 
     def summary(self, summary: dict[str, Any]) -> None:
         self._write_json("summary.json", summary)
@@ -123,8 +125,39 @@ class RunDirectory:
 
     def _write_json(self, name: str, content: dict[str, Any]) -> None:
         unfinished = self.path / f".{name}"
-        unfinished.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-        unfinished.rename(self.path / name)
+        with self._writing():
+            try:
+                unfinished.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+                unfinished.rename(self.path / name)
+            except OSError:
+                unfinished.unlink(missing_ok=True)
+                raise
+
+    def _append(self, name: str, text: str) -> None:
+        data = text.encode()
+        with self._writing(), (self.path / name).open("ab", buffering=0) as file:
+            end = file.tell()
+            try:
+                if file.write(data) != len(data):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            except OSError:
+                file.truncate(end)  # half a line would be no line
+                raise
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise RunFailed(
+                f"run directory {self.path}: {error.strerror}; it holds whole what was written before"
+            ) from error
+
+
+def _csv(rows: Sequence[Sequence[Any]]) -> str:
+    text = io.StringIO(newline="")
+    csv.writer(text).writerows(rows)
+    return text.getvalue()
 
 
 def check_run_directory(out: Path | None) -> None:
@@ -137,10 +170,8 @@ def check_run_directory(out: Path | None) -> None:
         raise TestbedError(f"--out {out}: there is no directory {out.resolve().parent}; make it first")
 
 
-def make_run_directory(out: Path | None, policy: str) -> RunDirectory:
-    """Make the run directory: `out`, or runs/<UTC time>-<policy> below the current one. Raises TestbedError."""
-    label = re.sub(r"[^A-Za-z0-9.-]+", "-", policy)
-    path = out or Path("runs") / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{label}"
+def make_run_directory(path: Path, out: Path | None) -> RunDirectory:
+    """Make the run directory; it may be there already if the user named it with `out`. Raises TestbedError."""
     try:
         path.mkdir(parents=True, exist_ok=out is not None)
         return RunDirectory(path.resolve())

@@ -1,7 +1,9 @@
 """What a run was asked to do."""
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from agents.outer import OuterSettings
 from aggregator.engines import default_engine
@@ -9,6 +11,8 @@ from testbed.live.settings import LinkSetting
 from testbed.scale import Scale
 
 REFERENCE_PAYLOAD_GB = 1.692  # fitted, together with the delays of nine-city
+IGPS = ("none", "ospf", "ospf-no-bfd")
+REPLANS = ("outages", "always", "never")
 
 
 @dataclass(frozen=True)
@@ -64,11 +68,26 @@ class EdgeSettings:
 
 
 @dataclass(frozen=True)
+class PolicyChange:
+    """Another policy takes over: from a round on, counted from 0, or at the first boundary after a time (undilated).
+
+    The time counts from the start of the first round; either of the two is None. `memory_gb`: that the policy may
+    count on, None: the run's.
+    """
+
+    policy: str
+    round: int | None = None
+    at_ms: float | None = None
+    memory_gb: float | None = None
+
+
+@dataclass(frozen=True)
 class RunSettings:
     """Every setting of a run; the defaults are the main job. `out` is the run directory, None: one is made.
 
-    `policy_schedule`: from which rounds on other policies take over. `capture`: where frames are recorded, by the names
-    of choose_points, and `capture_bytes` how much of each (the headers take 106).
+    `replan`: when the policy is planned again for the links as they are then: after outages, always (also when a core
+    link's delay or rate is changed), or never. `capture`: where frames are recorded, by the names of choose_points, and
+    `capture_bytes` how much of each (the headers take 106).
     """
 
     topology: str = "nine-city"
@@ -85,7 +104,8 @@ class RunSettings:
     aggregation: str = "edge"
     trees: str = "shortest"
     hosts_per_island: int = 1
-    policy_schedule: tuple[tuple[int, str], ...] = ()
+    policy_schedule: tuple[PolicyChange, ...] = ()
+    replan: str = "outages"
     engine: str = field(default_factory=default_engine)
     number_format: str = "fixed"
     tags: bool = False
@@ -98,12 +118,6 @@ class RunSettings:
     out: Path | None = None
     strict: bool = False
 
-    def policies_from(self, round_number: int) -> dict[int, str]:
-        """The policy of a round and those that follow, by their first rounds, as the run was to go."""
-        policies = {0: self.policy, **dict(self.policy_schedule)}
-        now = max(first for first in policies if first <= round_number)
-        return {first: policy for first, policy in policies.items() if first >= now}
-
     @property
     def copies(self) -> bool:
         """Whether each receiver gets a copy of its own."""
@@ -113,3 +127,27 @@ class RunSettings:
     def engine_in_use(self) -> str:
         """With host aggregation the edges sum nothing."""
         return "passthrough" if self.aggregation == "host" else self.engine
+
+
+def settings_to_json(settings: RunSettings) -> dict[str, Any]:
+    """The settings as JSON-ready values, paths as texts."""
+    return {name: str(value) if isinstance(value, Path) else value for name, value in asdict(settings).items()}
+
+
+def settings_from_json(content: Mapping[str, Any]) -> RunSettings:
+    """The inverse of `settings_to_json`."""
+    return RunSettings(
+        **{
+            **content,
+            "scale": Scale(**content["scale"]),
+            "edge": EdgeSettings(**content["edge"]),
+            "training": TrainingSettings(
+                **{**content["training"], "outer": OuterSettings(**content["training"]["outer"])}
+            ),
+            "capture": tuple(content["capture"]),
+            "policy_schedule": tuple(PolicyChange(**change) for change in content["policy_schedule"]),
+            "link_settings": tuple(LinkSetting(**setting) for setting in content["link_settings"]),
+            "scenario": None if content["scenario"] is None else Path(content["scenario"]),
+            "out": None if content["out"] is None else Path(content["out"]),
+        }
+    )

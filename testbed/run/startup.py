@@ -16,6 +16,7 @@ from agents.lanes import WORD_BITS
 from agents.workloads.interface import Setting, Workload
 from aggregator.wire.tag import KEY_BYTES
 from scheduler.topology import Topology
+from testbed.errors import RunFailed
 from testbed.network import naming
 from testbed.network.emulated import EmulatedNetwork
 from testbed.run.frames import Framing
@@ -25,6 +26,8 @@ from testbed.run.settings import NUMBER_FORMATS, RunSettings
 from testbed.run.state import RunState
 
 EXCHANGE_DEPTH = 4  # rounds that an exchange area holds: the one on its way, and those being checked
+# After a stall, hosts send at most so much of the schedule at once: links hold 50 ms of their rate (the default queue).
+MOST_CATCH_UP_MS = 20.0
 MEMORY_FLOOR_MS = 5.0
 MEMORY_FLOOR_SLOTS = 32
 
@@ -113,11 +116,12 @@ def announce_epoch(fleet: Fleet, start_up: StartUp, epoch: Epoch) -> None:
     tensors = start_up.workload.tensors(_workload_setting(start_up))
     bits = WORD_BITS // NUMBER_FORMATS[start_up.settings.number_format].lanes
     exponents = scale_exponents([tensor.range for tensor in tensors], largest, bits)
-    for role in _MODULES:
-        messages = {process: _epoch_message(epoch, process, exponents) for process in fleet.of(role)}
-        fleet.send_each(messages, "epoch")
     everyone = [process for role in _MODULES for process in fleet.of(role)]
-    fleet.gather(everyone, "epoch_ready", ANSWER_TIMEOUT_S * start_up.settings.scale.time_dilation)
+    messages = {process: _epoch_message(epoch, process, exponents) for process in everyone}
+    answers = fleet.ask(messages, "epoch", "epoch_ready", ANSWER_TIMEOUT_S * start_up.settings.scale.time_dilation)
+    for process, answer in answers.items():
+        if answer.get("refused"):
+            raise RunFailed(f"{process.name} cannot take part in epoch {epoch.number}: {answer['refused']}")
 
 
 def _workload_setting(start_up: StartUp) -> Setting:
@@ -192,7 +196,7 @@ def _set_up(start_up: StartUp, process: Process) -> dict[str, Any]:
                 "shard_values": list(start_up.epoch.shard_values),
                 "host_addresses": [naming.host_address(island_id, host) for host in hosts],
                 "address": naming.host_address(island_id, process.host),
-                "line_rate_bps": settings.scale.rate_bps(start_up.topology.islands[island_id].access_up_gbps),
+                "most_catch_up_ns": settings.scale.emulated_ns(MOST_CATCH_UP_MS),
                 "interface": naming.HOST_TO_EDGE,
             }
         )

@@ -94,11 +94,12 @@ def release_run(run_id: str) -> int:
 
 
 def living_runs() -> dict[str, dict[str, int]]:
-    """The nodes of each run that is alive and has its network, by run id."""
+    """The nodes of each run that is alive, by run id; none while it has no network yet."""
     nodes = {}
-    for path in sorted(STATE_ROOT.glob(f"[!.]*/{_NODES}")):
-        if _alive(path.parent.name):
-            nodes[path.parent.name] = json.loads(path.read_text(encoding="utf-8"))
+    for directory in sorted(STATE_ROOT.glob("[!.]*")):
+        if _alive(directory.name):
+            path = directory / _NODES
+            nodes[directory.name] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     return nodes
 
 

@@ -18,6 +18,8 @@ from testbed.run.rounds import RoundRecord
 from testbed.run.settings import RunSettings
 from testbed.run.startup import MemoryBudget
 from testbed.run.strain import Strain, suggestion
+from testbed.run.swaps import Swap
+from testbed.run.training_summary import training_summary
 from testbed.scale import Scale
 
 STRICT_RATIO = 0.05
@@ -43,6 +45,7 @@ class Outcome:
     links_kind: str
     multicast_plane: str
     reactions: Sequence[Reaction]
+    swaps: Sequence[Swap]
     run_dir: str
     warnings: Sequence[str]
 
@@ -134,7 +137,7 @@ def summarise(outcome: Outcome) -> dict[str, Any]:
         },
         "memory": _memory(outcome),
         "number_format": outcome.settings.number_format,
-        "training": _training(outcome),
+        "training": training_summary(records, outcome.settings.training, scale),
         "values": {
             name: sum(int(report[name]) for record in records for report in record.ready.values())
             for name in ("saturated", "non_finite", "denormal")
@@ -149,6 +152,7 @@ def summarise(outcome: Outcome) -> dict[str, Any]:
         "accuracy": {name: values["accuracy"] for name, values in outcome.evaluations.items() if "accuracy" in values},
         "multicast": dict(outcome.saving),
         "epochs": [_epoch(epoch, records, scale) for epoch in outcome.epochs],
+        "policy_swaps": [asdict(swap) for swap in outcome.swaps],
         "link_failures": [asdict(reaction) for reaction in outcome.reactions],
         "outages": [
             {
@@ -192,7 +196,7 @@ def _epoch(epoch: Epoch, records: Sequence[RoundRecord], scale: Scale) -> dict[s
 
 
 def _failures(outcome: Outcome) -> list[str]:
-    """What links that failed did to the run, in words."""
+    """What links that failed did to the run, and which swaps of the policy failed, in words."""
     told = []
     for reaction in outcome.reactions:
         if reaction.cut_off:
@@ -201,6 +205,11 @@ def _failures(outcome: Outcome) -> list[str]:
         if reaction.trouble:
             links = f"{', '.join(reaction.down)} down" if reaction.down else "all links up"
             told.append(f"with {links} there was no new plan: {reaction.trouble}")
+    told += [
+        f"the swap to {swap.policy} ({swap.cause}) was given up: {swap.error}"
+        for swap in outcome.swaps
+        if swap.state == "failed"
+    ]
     outages_ns = [outage.duration_ns for record in outcome.records for outage in record.outages]
     if outages_ns:
         longest_ms = outcome.settings.scale.undilated_ms(max(outages_ns))
@@ -243,28 +252,6 @@ def _memory(outcome: Outcome) -> dict[str, Any]:
             }
             for island, slots in sorted(high_water.items())
         },
-    }
-
-
-def _training(outcome: Outcome) -> dict[str, Any]:
-    """Steps, and the share of the time in which the emulated accelerators computed; null if steps take no set time."""
-    settings, scale, records = outcome.settings.training, outcome.settings.scale, outcome.records
-    steps = sum(record.steps for record in records)
-    elapsed_ms = scale.undilated_ms(records[-1].ended_ns - records[0].training_began_ns)
-    compute_ms = [
-        scale.undilated_ms(report["compute_ns"]) / report["steps"]
-        for record in records
-        for report in record.trained.values()
-        if report["steps"]
-    ]
-    return {
-        "overlap": int(settings.overlap),
-        "step_ms": settings.step_ms,
-        "steps": steps,
-        "elapsed_ms": elapsed_ms,
-        "steps_per_s": steps / elapsed_ms * 1e3,
-        "busy_fraction": steps * settings.step_ms / elapsed_ms if settings.step_ms else None,
-        "compute_ms": {"median": statistics.median(compute_ms), "max": max(compute_ms)} if compute_ms else None,
     }
 
 

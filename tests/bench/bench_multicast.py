@@ -20,7 +20,7 @@ sys.path[:0] = [str(ROOT)]
 from rich.console import Console  # noqa: E402
 
 from testbed.run.experiment import Watchers, run_experiment  # noqa: E402
-from testbed.run.settings import RunSettings  # noqa: E402
+from testbed.run.settings import PolicyChange, RunSettings  # noqa: E402
 from tests.netns.multicast.bare_network import bare_network  # noqa: E402
 from tests.netns.multicast.test_failures import INTO_ROUND_S, LinkSwitch, Swallowing  # noqa: E402
 
@@ -114,7 +114,7 @@ def _given_up(summary: Document) -> dict[str, int]:
 def epochs() -> None:
     """From all-to-all to triangles, to pairs, while rounds go on."""
     for plane in PLANES:
-        changes = ((1, "triangles"), (4, "pairs"))
+        changes = (PolicyChange("triangles", round=1), PolicyChange("pairs", round=4))
         summary, events = _run(Watchers(), multicast=plane, rounds=7, policy_schedule=changes)
         for event in events:
             if event["event"] == "multicast_ready" and event["epoch"]:

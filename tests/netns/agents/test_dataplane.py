@@ -185,7 +185,7 @@ class Host:
             address=HOST,
             host_addresses=[HOST],
             interface="up0",
-            line_rate_bps=1e9,
+            most_catch_up_ns=20_000_000,
             exchange_area=str(directory / "area"),
             islands=3,
             depth=2,

@@ -312,6 +312,21 @@ def test_two_epochs_live_side_by_side(start_edge: StartEdge) -> None:
     assert rig.ask("retire", round=0)["refused"] == {}
 
 
+def test_epoch_that_cannot_be_joined_is_refused_and_the_one_before_goes_on(start_edge: StartEdge) -> None:
+    rig = start_edge()
+    rig.begin(expected=0b110)
+    phases = [{"expected": 0b110, "deadline_ns": 10**10}]
+    flows = [{"group": group_of(A), "source": A}, {"group": "10.9.9.9", "source": A}]
+    assert "Invalid argument" in rig.ask("epoch", epoch=1, phases=phases, groups=flows)["refused"]
+    assert rig.ask("leave", epoch=1) == {"type": "left", "epoch": 1}
+    rig.contribute(A, values(1))
+    rig.contribute(B, values(2))
+    _, total = rig.result()
+    assert (total == values(1) + values(2)).all()
+    answer = rig.ask("epoch", epoch=1, phases=phases, groups=flows[:1])
+    assert answer == {"type": "epoch_ready", "epoch": 1, "refused": ""}
+
+
 def test_results_never_outrun_the_access_link(start_edge: StartEdge) -> None:
     rig = start_edge(line_rate_bps=1e8, shard_values=[400_000], slots=200)
     rig.begin(expected=0b10)

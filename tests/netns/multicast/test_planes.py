@@ -198,7 +198,9 @@ def _joins_and_prunes(capture: Path) -> tuple[set[tuple[str, str]], set[tuple[st
     pruned: set[tuple[str, str]] = set()
     names = ("pim.group", "pim.numjoins", "pim.join_ip", "pim.numprunes", "pim.prune_ip")
     for groups, join_counts, joins, prune_counts, prunes in _fields(capture, "pim.type == 3", *names):
-        for group, join_count, prune_count in zip(groups, join_counts, prune_counts, strict=True):
+        # tshark may give a group twice, once within its heading.
+        each = groups[:: len(groups) // len(join_counts)]
+        for group, join_count, prune_count in zip(each, join_counts, prune_counts, strict=True):
             joined |= {(joins.pop(0), group) for _ in range(int(join_count))}
             pruned |= {(prunes.pop(0), group) for _ in range(int(prune_count))}
         assert not joins + prunes

@@ -2,7 +2,6 @@
 
 import csv
 import ctypes
-import json
 import os
 import shutil
 import signal
@@ -12,8 +11,6 @@ import subprocess
 import time
 import zlib
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,77 +20,14 @@ import pytest
 from aggregator.wire.packet import CONTRIBUTION_PORT, HEADER_BYTES, VALUE_BYTES, Header, Kind, write_packet
 from testbed.network import naming
 from testbed.topology.load import load_topology
-from tests.netns.testbed.command import command_line, leftovers, run_json
+from tests.netns.testbed.background import WAIT_S, Running, processes_of, running
+from tests.netns.testbed.command import run_json
 
-WAIT_S = 90
 ROOT = Path(__file__).parents[3]
 NATIVE = ROOT / "aggregator" / "engines" / "native"
 FAILING = ROOT / "tests" / "netns" / "aggregator" / "failing_engine.c"
 VALUES, VALUES_PER_CHUNK, CHUNKS = 418_018, 2227, 188
 ISLANDS = [island.id for island in load_topology("nine-city").islands]
-
-
-class Running:
-    """A run in the background; `wait_for` reads what it prints."""
-
-    def __init__(self, run_dir: Path, *options: str):
-        self.run_dir = run_dir
-        self.process = subprocess.Popen(
-            command_line("run", "--workload", "synthetic", "--out", str(run_dir), *options),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def wait_for(self, beginning: str) -> None:
-        assert self.process.stdout is not None
-        deadline = time.monotonic() + WAIT_S
-        for line in self.process.stdout:
-            if line.startswith(beginning):
-                return
-            assert time.monotonic() < deadline
-        pytest.fail(f"the run ended before it printed {beginning!r}: {self.process.communicate()[1]}")
-
-    def finish(self) -> tuple[int, dict[str, Any]]:
-        """Exit code and summary."""
-        _, errors = self.process.communicate(timeout=WAIT_S)
-        assert errors == ""
-        return self.process.returncode, json.loads((self.run_dir / "summary.json").read_text(encoding="utf-8"))
-
-    def events(self, kind: str) -> list[dict[str, Any]]:
-        lines = (self.run_dir / "events.jsonl").read_text(encoding="utf-8").splitlines()
-        return [event for event in map(json.loads, lines) if event["event"] == kind]
-
-    @property
-    def run_id(self) -> str:
-        manifest = json.loads((self.run_dir / "manifest.json").read_text(encoding="utf-8"))
-        return str(manifest["run_id"])
-
-
-@contextmanager
-def running(run_dir: Path, *options: str) -> Iterator[Running]:
-    run = Running(run_dir, *options)
-    try:
-        yield run
-    finally:
-        if run.process.poll() is None:
-            run.process.send_signal(signal.SIGINT)
-            run.process.communicate(timeout=WAIT_S)
-    assert run.run_id not in leftovers()["marks"]
-
-
-def processes_of(run: Running, word: str) -> list[int]:
-    """Processes of the run with this word among their arguments."""
-    found = []
-    for process in sorted(Path("/proc").glob("[0-9]*"), key=lambda path: int(path.name)):
-        try:
-            words = (process / "cmdline").read_bytes().split(b"\0")
-            environment = (process / "environ").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if word.encode() in words and f"TESTBED_RUN={run.run_id}".encode() in environment:
-            found.append(int(process.name))
-    return found
 
 
 def datagrams_at(pid: int) -> int:

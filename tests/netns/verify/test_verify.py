@@ -212,6 +212,6 @@ def test_run_does_not_start_on_a_wrong_link(lying_kind: str, tmp_path: Path) -> 
     assert_found(finished)
     assert finished.errors.count("\n") == 1
     events = [json.loads(line) for line in (run_dir / "events.jsonl").read_text(encoding="utf-8").splitlines()]
-    assert events[-1]["event"] == "links_checked"
-    assert {link["link"]: link["ok"] for link in events[-1]["links"]}["a>b"] is False
+    assert [event["event"] for event in events[-2:]] == ["links_checked", "failed"]
+    assert {link["link"]: link["ok"] for link in events[-2]["links"]}["a>b"] is False
     assert "round" not in {event["event"] for event in events}

@@ -1,22 +1,18 @@
-"""The control socket: what it answers, and that no client can disturb the run that serves it."""
+"""The control socket: what it answers, and that no client can disturb another, or the run."""
 
 import json
 import os
 import socket
 import stat
-import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from aggregator.wire import control
 from testbed.errors import TestbedError
 from testbed.live.protocol import MAX_REQUEST_BYTES, PROTOCOL
 from testbed.live.server import MOST_CLIENTS, ControlServer
-from testbed.run.processes import Fleet, Process
 
 TIMEOUT_S = 10.0
 
@@ -27,32 +23,14 @@ def _double(request: Mapping[str, Any]) -> dict[str, Any]:
     return {"value": 2 * request["value"]}
 
 
-class _Run:
-    """A run's loop, waiting for a process that answers when the test says so."""
+def _fail(_request: Mapping[str, Any]) -> dict[str, Any]:
+    raise ZeroDivisionError("division by zero")
 
+
+class _Run:
     def __init__(self, directory: Path) -> None:
         self.path = directory / "control"
-        ours, self._theirs = control.pair()
-        self._process = Process("edge", "nyc", None, ours)  # type: ignore[arg-type]
-        self.fleet = Fleet(directory)
-        self.fleet.add(self._process)
-        self.server = ControlServer(self.path, "cafe0123", self.fleet, {"double": _double})
-        self.outcome: list[object] = []
-        self._thread = threading.Thread(target=self._loop)
-        self._thread.start()
-
-    def _loop(self) -> None:
-        try:
-            self.outcome.append(self.fleet.gather([self._process], "ready", TIMEOUT_S)[self._process]["round"])
-        except BaseException as error:  # the test judges it
-            self.outcome.append(error)
-
-    def finish(self) -> None:
-        """The run gets what it waits for, whatever clients have done."""
-        self._theirs.send("ready", round=7)
-        self._thread.join(TIMEOUT_S)
-        self.server.close()
-        assert self.outcome == [7]
+        self.server = ControlServer(self.path, "cafe0123", {"double": _double, "fail": _fail})
 
     def connect(self) -> socket.socket:
         client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -65,7 +43,11 @@ class _Run:
 def run(tmp_path: Path) -> Iterator[_Run]:
     running = _Run(tmp_path)
     yield running
-    running.finish()
+    assert still_works(running)
+    running.server.close()
+    running.server.close()
+    with pytest.raises(ConnectionRefusedError):
+        running.connect()
 
 
 def ask(client: socket.socket, request: object) -> dict[str, Any]:
@@ -97,6 +79,10 @@ def test_commands_are_answered_and_refused(run: _Run) -> None:
         answer = ask(client, {"command": "halve"})
         assert answer["ok"] is False
         assert "double" in answer["error"]
+        assert ask(client, {"command": "fail"}) == {
+            "ok": False,
+            "error": "fail failed: ZeroDivisionError: division by zero",
+        }
         assert ask(client, {"command": "double", "value": 5}) == {"ok": True, "value": 10}
 
 
@@ -172,17 +158,3 @@ def _too_many(run: _Run) -> None:
 def test_rude_clients_disturb_nobody(act: Callable[[_Run], None], run: _Run) -> None:
     act(run)
     assert still_works(run)
-
-
-def test_calls_come_at_their_time_and_in_order(tmp_path: Path) -> None:
-    running = _Run(tmp_path)
-    calls: list[int] = []
-    now_ns = time.monotonic_ns()
-    for number in (3, 1, 2):
-        running.fleet.call_at(now_ns + number * 10_000_000, lambda number=number: calls.append(number))  # type: ignore[misc]
-    assert still_works(running)  # wakes the loop, which then knows of the calls
-    deadline = time.monotonic() + TIMEOUT_S
-    while len(calls) < 3 and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert calls == [1, 2, 3]
-    running.finish()
