@@ -40,6 +40,7 @@ from testbed.run.preparing import Prepared, prepare
 from testbed.run.processes import TRAINING_TIMEOUT_S, Fleet
 from testbed.run.program import Epoch
 from testbed.run.reacting import Reactor
+from testbed.run.repairs import fetched_bytes, last_hop_repair_bytes
 from testbed.run.reporting import (
     report_end,
     report_reaction,
@@ -387,7 +388,9 @@ def _loads(
     unicast = planned_streams(rounds, topology, settings.aggregation, hosts, copies=True)
     # Where hosts sum, nothing is summed at the edges by plan.
     extra = unsummed_bytes(steady, prepared.framing, hosts) if settings.aggregation == "edge" else {}
-    allowed = UNPLANNED_BYTES + PROBING_BYTES * (introductions - 1)
+    repairs = last_hop_repair_bytes(steady, hosts)
+    anywhere = UNPLANNED_BYTES + PROBING_BYTES * (introductions - 1) + fetched_bytes(steady, prepared.framing)
+    allowed = {direction: anywhere + repairs.get(direction, 0) for direction in planned}
     return link_loads(planned, unicast, extra, prepared.framing, steady, allowed)
 
 

@@ -52,8 +52,13 @@ def outcomes() -> dict[str, Outcome]:
     return found
 
 
-def test_only_known_figures_are_published_and_only_fitted_ones_are_called_so(outcomes: dict[str, Outcome]) -> None:
-    found = {row.quantity: row for row in rows(NINE, outcomes)}
+@pytest.fixture(scope="module")
+def compared(outcomes: dict[str, Outcome]) -> list[Row]:
+    return rows(NINE, outcomes)
+
+
+def test_only_known_figures_are_published_and_only_fitted_ones_are_called_so(compared: list[Row]) -> None:
+    found = {row.quantity: row for row in compared}
     published = {quantity: row.published for quantity, row in found.items() if row.published is not None}
     assert published == {
         "triangles at 0 GB: feasible": True,
@@ -73,8 +78,8 @@ def test_only_known_figures_are_published_and_only_fitted_ones_are_called_so(out
     }
 
 
-def test_planned_figures_are_those_of_the_reference(outcomes: dict[str, Outcome]) -> None:
-    planned = {row.quantity: row.planned for row in rows(NINE, outcomes)}
+def test_planned_figures_are_those_of_the_reference(compared: list[Row]) -> None:
+    planned = {row.quantity: row.planned for row in compared}
     for quantity, value in {
         "all-to-all at 0 GB: feasible": False,
         "triangles at 0 GB: round time T, ms": 565.1,
@@ -91,9 +96,8 @@ def test_planned_figures_are_those_of_the_reference(outcomes: dict[str, Outcome]
         assert planned[quantity] == (value if value is None else pytest.approx(value, rel=1e-3)), quantity
 
 
-def test_a_measured_time_that_is_off_fails_the_comparison(outcomes: dict[str, Outcome]) -> None:
-    found = rows(NINE, outcomes)
-    wrong = {row.quantity: row for row in found if not row.ok}
+def test_a_measured_time_that_is_off_fails_the_comparison(compared: list[Row]) -> None:
+    wrong = {row.quantity: row for row in compared if not row.ok}
     late = wrong["triangles at 32 GB: round time T, ms"]
     assert late.deviation == pytest.approx(0.06, rel=0.01)
     assert "triangles at 0 GB: round time T, ms" not in wrong
