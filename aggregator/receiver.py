@@ -20,12 +20,12 @@ from aggregator import sockets
 from aggregator.admission import Admission, Shape
 from aggregator.c_headers import c_headers
 from aggregator.engine import HeaderBatch, empty_headers
+from aggregator.repair import REASONS
 from aggregator.results import datagram_rows, payload_rows
 from aggregator.wire.packet import Kind, probe_sent_ns
 
 BATCH = 64
 _BATCH_BYTES = 128 << 10
-REASONS = ("admitted", "length", "magic", "version", "kind", "checksum", "group", "source", "epoch", "tag")
 _NATIVE_MODULE = "aggregator._receive"
 _U8, _U32, _U64, _I64 = ctypes.c_uint8, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int64
 
@@ -162,6 +162,7 @@ def native_library() -> ctypes.CDLL | None:
     library.tb_receive.argtypes = [ctypes.c_int, *[ctypes.c_void_p] * 2, ctypes.c_size_t, *[ctypes.c_void_p] * 6]
     library.tb_edge_run.argtypes = [ctypes.c_void_p]
     library.tb_check.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t, _U32, _U32]
+    library.tb_request.argtypes = [*[ctypes.c_void_p] * 2, ctypes.c_char_p, ctypes.c_size_t, _U32, _I64]
     return library
 
 

@@ -5,9 +5,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from testbed.errors import TestbedError
 from testbed.live.server import Command
 from testbed.run.conductor import Conductor
 from testbed.run.settings import RunSettings
+
+# What can be done once there is what it is done to.
+_LATER = ("link_show", "link_set", "policy_show", "policy_set", "pause", "resume", "stop")
 
 
 def first_status(settings: RunSettings, run_id: str, run_dir: Path) -> dict[str, Any]:
@@ -35,7 +39,7 @@ class LiveRun:
         self._about = dict(about)
         self._conductor = conductor
         self._stage = "planning"
-        self.commands: dict[str, Command] = {"status": self._status}
+        self.commands: dict[str, Command] = {"status": self._status, **dict.fromkeys(_LATER, self._not_yet)}
         """The commands of the control socket; what can be done grows with what there is."""
 
     def enter(self, stage: str) -> None:
@@ -46,6 +50,9 @@ class LiveRun:
         """Change fields of the answer to `status`."""
         with self._lock:
             self._about |= about
+
+    def _not_yet(self, _request: Mapping[str, Any]) -> dict[str, Any]:
+        raise TestbedError(f"the run is still {self._stage}: try again when it is running")
 
     def _status(self, _request: Mapping[str, Any]) -> dict[str, Any]:
         state = self._stage

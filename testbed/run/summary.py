@@ -14,6 +14,7 @@ from testbed.run.accounting import LinkLoad
 from testbed.run.failures import Reaction
 from testbed.run.mixing import measured_divergence
 from testbed.run.program import Epoch
+from testbed.run.repairs import repair_counts
 from testbed.run.rounds import RoundRecord
 from testbed.run.settings import RunSettings
 from testbed.run.startup import MemoryBudget
@@ -64,6 +65,7 @@ def summarise(outcome: Outcome) -> dict[str, Any]:
     )
     expected = sum(record.total("expected") for record in records)
     delivered = sum(record.total("delivered") for record in records)
+    repaired = sum(record.total("repaired") for record in records)
     floats = outcome.settings.number_format == "f32"
     # Sums of floats cannot be exact or not: null, unless one is wrong by more than rounding.
     right = all(record.exact for record in records)
@@ -82,7 +84,8 @@ def summarise(outcome: Outcome) -> dict[str, Any]:
         )
     lost = expected - delivered
     if lost:
-        warnings.append(f"{lost} contributions were lost")
+        hint = "" if outcome.settings.recovery.fetch else "; --repair source fetches what the WAN has lost"
+        warnings.append(f"{lost} contributions were lost{hint}")
     if not right:
         warnings.append("an applied sum differs from the sum of what was sent")
     if floats:
@@ -131,7 +134,8 @@ def summarise(outcome: Outcome) -> dict[str, Any]:
         "untrusted_rounds": untrusted,
         "exact": exact,
         "digests_equal": digests_equal,
-        "contributions": {"sent": expected, "delivered": delivered, "lost": lost, "repaired": 0},
+        "contributions": {"sent": expected, "delivered": delivered, "lost": lost, "repaired": repaired},
+        "repair": {"wan": outcome.settings.recovery.repair, **repair_counts(outcome.records)},
         "results": {
             name: sum(record.total(name) for record in records) for name in ("complete", "partial", "bypassed")
         },
@@ -362,6 +366,7 @@ def print_table(console: Console, summary: Mapping[str, Any]) -> None:
     contributions, results = summary["contributions"], summary["results"]
     table.add_row("contributions delivered", str(contributions["sent"]), str(contributions["delivered"]))
     table.add_row("  lost", "0", str(contributions["lost"]))
+    table.add_row("  repaired", "0", str(contributions["repaired"]))
     table.add_row("results complete / partial / bypassed", "", " / ".join(str(count) for count in results.values()))
     exact = summary["exact"]
     table.add_row("sums exact", "yes", "no: f32, within rounding" if exact is None else _yes(exact))

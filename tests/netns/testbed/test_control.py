@@ -93,8 +93,8 @@ def story(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     """One run, through all of it."""
     directory = tmp_path_factory.mktemp("control")
     mine = directory / "mine.py"
-    options = ("--multicast", request.param, "--payload-gb", "0.6", "--rounds", "10000", "--policy", "regional")
-    with running(directory / "run", *options) as run:
+    options = ("--multicast", request.param, "--payload-gb", "0.6", "--step-ms", "0", "--policy", "regional")
+    with running(directory / "run", *options, "--rounds", "10000") as run:
         story = Story(run)
         status = look_until(story, "running")
         story.run_id = status["run"]

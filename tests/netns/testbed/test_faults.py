@@ -19,7 +19,7 @@ from tests.netns.testbed.command import command_line, leftovers
 NEEDS_FRR = pytest.mark.skipif(missing_package() is not None, reason=str(missing_package()))
 THREE = Path(__file__).with_name("three.json")
 WALL_CLOCK = Path(__file__).with_name("wall_clock.c")
-SMALL = ("--topology", str(THREE), "--payload-gb", "0.5", "--rounds", "1000")
+SMALL = ("--topology", str(THREE), "--payload-gb", "0.5", "--step-ms", "0", "--rounds", "1000")
 
 
 def check_results_so_far(run_dir: Path, at_least: int) -> None:

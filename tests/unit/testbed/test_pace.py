@@ -11,7 +11,7 @@ PERIOD_MS = T_MS + PACKETS_MS + BARRIER_MS
 
 
 def epoch_of(scale: Scale) -> Epoch:
-    phase = Phase(((),), scale.emulated_ns(T_MS), scale.emulated_ns(PACKETS_MS), 0, 0)
+    phase = Phase(((),), scale.emulated_ns(T_MS), scale.emulated_ns(PACKETS_MS), {}, 0, 0)
     return Epoch(0, make_plan([[]], T_MS), scale.emulated_ns(T_MS), (phase,), {}, {}, scale, ())
 
 
