@@ -9,7 +9,7 @@ from agents.pinned import ENVIRONMENT
 from testbed.paper.comparison import rows
 from testbed.paper.experiments import GLOO_RING, RING, Experiment, Outcome, carry_out, experiments, schedule_key
 from testbed.paper.row import Row
-from testbed.paper.training import Curve, curves, methods, statements
+from testbed.paper.training import TRAINED_S, Curve, curves, methods, statements
 from testbed.run.frames import frame_payload
 from testbed.scale import Scale
 from testbed.topology.load import load_topology
@@ -161,8 +161,10 @@ def test_statements_say_what_contradicts_the_claim_as_well() -> None:
     def curve(method: str, *points: tuple[float, float]) -> Curve:
         return Curve("digits", method, [{"seconds": at, "worst_loss": loss} for at, loss in points])
 
-    ring = curve("synchronous, ring all-reduce", (0, 2.3), (40, 0.5))
-    told = statements([ring, curve("triangles, overlapped", (0, 2.3), (8, 0.5)), curve("pairs, overlapped", (0, 2.3))])
-    assert told[0].startswith("digits: loss of the worst island after 40 s: synchronous, ring all-reduce 0.500")
-    assert "triangles, overlapped reaches the loss that ring all-reduce has after 40 s within 8 s, 5.0 times" in told[1]
+    ring = curve("synchronous, ring all-reduce", (0, 2.3), (TRAINED_S, 0.5))
+    told = statements(
+        [ring, curve("triangles, overlapped", (0, 2.3), (TRAINED_S / 5, 0.5)), curve("pairs, overlapped", (0, 2.3))]
+    )
+    assert told[0].startswith("digits: loss of the worst island after 20 s: synchronous, ring all-reduce 0.500")
+    assert "triangles, overlapped reaches the loss that ring all-reduce has after 20 s within 4 s, 5.0 times" in told[1]
     assert "pairs, overlapped does not reach" in told[2]
