@@ -254,7 +254,7 @@ def _build(
     fleet = Fleet(run_dir.logs)
     undo.callback(fleet.stop)
     links = LiveLinks(prepared.links, network.links, settings.scale)
-    live.commands |= link_commands(links, run_dir.event)
+    live.commands |= link_commands(links, run_dir.event) | capture_commands(captures)
     start_up = StartUp(
         topology, prepared.epoch, prepared.framing, prepared.workload, settings, network, state, run_dir.logs
     )
