@@ -1,5 +1,7 @@
 """The comparison: which figures are published and fitted, what is asked of the measured ones, and the curves."""
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -127,6 +129,12 @@ def test_a_run_that_was_late_is_done_again_and_what_cannot_run_is_said(tmp_path:
     assert outcome.summary is None
     assert "cannot run with 0 GB" in outcome.trouble
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_plot_without_curves_is_refused() -> None:
+    command = [sys.executable, "-P", "-m", "testbed", "paper", "--plot", "curves.png"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (2, "testbed: --plot draws the curves of --training: give both\n")
 
 
 def test_curves_of_every_method_share_seed_and_start(
