@@ -23,6 +23,7 @@ from testbed.live.running import LiveRun
 from testbed.multicast.counters import RouterCounters, drop_warnings
 from testbed.multicast.interface import MulticastError, RunningPlane, Site
 from testbed.network.emulated import EmulatedNetwork, build_network
+from testbed.policies import COMPARED
 from testbed.run.accounting import (
     PROBING_BYTES,
     UNPLANNED_BYTES,
@@ -36,7 +37,7 @@ from testbed.run.epochs import Epochs
 from testbed.run.failures import FIND_WAYS_TIMEOUT_S, LinkFailures, Reaction
 from testbed.run.opening import OpenRun, opened
 from testbed.run.pace import Pace
-from testbed.run.planning import Planner
+from testbed.run.planning import Planner, PlanRequest
 from testbed.run.preparing import Prepared, prepare
 from testbed.run.processes import TRAINING_TIMEOUT_S, Fleet
 from testbed.run.program import Epoch
@@ -153,6 +154,7 @@ class _Site:
     router_counters: RouterCounters
     epochs: Epochs
     captures: Captures
+    planner: Planner
 
 
 def _run(
@@ -162,7 +164,7 @@ def _run(
     with ExitStack() as undo:
         site = _build(prepared, run.state, run_dir, console, live, undo)
         settings, fleet, epochs = prepared.settings, site.fleet, site.epochs
-        swaps, failures, reactor = _watch_links(prepared, site, run.state, run_dir, console, undo)
+        swaps, failures, reactor = _watch_links(prepared, site, run_dir, console, undo)
         live.commands |= policy_commands(swaps, epochs, conductor)
         player = Player(prepared.scenario, site.links, fleet, run_dir, settings.scale)
         timed = _schedule(prepared, swaps)
@@ -255,6 +257,10 @@ def _build(
     undo.callback(fleet.stop)
     links = LiveLinks(prepared.links, network.links, settings.scale)
     live.commands |= link_commands(links, run_dir.event) | capture_commands(captures)
+    planner = Planner(state.run_id, run_dir.logs)
+    undo.callback(planner.stop)
+    in_force = links.in_force(topology)
+    planner.start([PlanRequest(settings, in_force, policy, settings.memory_gb) for policy in COMPARED])
     start_up = StartUp(
         topology, prepared.epoch, prepared.framing, prepared.workload, settings, network, state, run_dir.logs
     )
@@ -276,11 +282,11 @@ def _build(
     )
     epochs.begin()
     console.print(f"ready: {time.monotonic() - began:.1f} s from start")
-    return _Site(network, links, fleet, started, plane, router_counters, epochs, captures)
+    return _Site(network, links, fleet, started, plane, router_counters, epochs, captures, planner)
 
 
 def _watch_links(
-    prepared: Prepared, site: _Site, state: RunState, run_dir: RunDirectory, console: Console, undo: ExitStack
+    prepared: Prepared, site: _Site, run_dir: RunDirectory, console: Console, undo: ExitStack
 ) -> tuple[Swaps, LinkFailures, Reactor]:
     """From now on policies can be swapped, and links that change are answered."""
     settings, topology, epochs = prepared.settings, prepared.topology, site.epochs
@@ -301,7 +307,7 @@ def _watch_links(
         FIND_WAYS_TIMEOUT_S * settings.scale.time_dilation,
     )
     swaps = Swaps(
-        Planner(state.run_id, run_dir.logs),
+        site.planner,
         epochs,
         settings,
         lambda: Left(failures.left(), failures.changes),

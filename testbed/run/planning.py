@@ -10,11 +10,13 @@ import os
 import pickle
 import subprocess
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from agents.plugin_file import split_name
 from scheduler.errors import SchedulerError, SolverError
 from scheduler.plan import Plan
 from scheduler.planner import plan as make_plan
@@ -25,8 +27,8 @@ from testbed.run.processes import pinned_environment, python_command
 from testbed.run.settings import RunSettings
 
 TIME_LIMIT_S = 120.0
-_NICENESS = 5  # after the run's own loop, before the training
 _STOP_TIMEOUT_S = 3.0
+_NICENESS_AHEAD = 19
 _LOOK_S = 0.2
 
 
@@ -57,7 +59,10 @@ class PlanRequest:
 
 
 class Planner:
-    """The planning process; one that ends, or takes too long, is replaced. For one thread, which must outlive it."""
+    """The planning process; one that ends, or takes too long, is replaced.
+
+    Used by one thread at a time; it ends with the thread that has started it.
+    """
 
     def __init__(self, run_id: str, log_dir: Path) -> None:
         self._run_id = run_id
@@ -66,8 +71,11 @@ class Planner:
         self._connection: Connection | None = None
         self._given_up = False
 
-    def start(self) -> None:
-        """Start the process, so that the first plan need not wait for it. Raises OSError."""
+    def start(self, ahead: Sequence[PlanRequest] = ()) -> None:
+        """Start the process, so that the first plan need not wait for it. Raises OSError.
+
+        What will likely be asked for is planned `ahead`, whenever there is nothing else to do.
+        """
         ours, theirs = Pipe()
         command = ["setpriv", "--pdeathsig", "KILL", *python_command(__name__, "--fd", str(theirs.fileno()))]
         with theirs, self._log.open("ab") as log:
@@ -81,6 +89,7 @@ class Planner:
                 start_new_session=True,
             )
         self._connection = ours
+        ours.send(list(ahead))
 
     def plan(self, request: PlanRequest, time_limit_s: float = TIME_LIMIT_S) -> Plan:
         """The plan of a policy. Raises TestbedError with the reason if there is none."""
@@ -125,27 +134,39 @@ class Planner:
         return f"signal {-status}" if status < 0 else f"exit status {status}"
 
 
-def _answer(request: PlanRequest) -> Plan | str:
+def _answer(request: PlanRequest, known: dict[tuple[str, float, Topology], Plan]) -> Plan | str:
+    """The plan, or why there is none. Plans of policies that are no files are `known` from then on."""
+    key = request.policy, request.memory_gb, request.topology
+    if key in known:
+        return known[key]
     settings = replace(request.settings, memory_gb=request.memory_gb)
     try:
-        return plan_policy(settings, request.topology, request.policy)
+        plan = plan_policy(settings, request.topology, request.policy)
     except (TestbedError, SchedulerError, SolverError) as error:
         return str(error)
     except BaseException as error:  # a user's policy may raise anything
         return f"policy {request.policy}: {type(error).__name__}: {error}"
+    if split_name(request.policy) is None:
+        known[key] = plan
+    return plan
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Plans for a run, which starts it.")
     parser.add_argument("--fd", type=int, required=True, metavar="N", help="inherited socket")
-    os.nice(_NICENESS)
+    known: dict[tuple[str, float, Topology], Plan] = {}
     with Connection(parser.parse_args().fd) as run:
-        while True:
-            try:
+        try:
+            ahead: list[PlanRequest] = run.recv()
+            while True:
+                os.setpriority(os.PRIO_PROCESS, 0, _NICENESS_AHEAD)
+                while ahead and not run.poll():
+                    _answer(ahead.pop(0), known)
                 request = run.recv()
-            except EOFError:
-                return 0
-            run.send(_answer(request))
+                os.setpriority(os.PRIO_PROCESS, 0, 0)
+                run.send(_answer(request, known))
+        except EOFError:
+            return 0
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from testbed.scale import Scale
 
 LEAST_PROBES = 3  # the first may be late for look-ups and cold caches
 MOST_PROBES = 8
+GAP_S = 0.02  # undilated; between the first ones, and on top of the longest way
 # A probe's one-way time may differ from the planned delay by this: the machine's own lateness, not the links'.
 TOLERANCE_MS = 2.0
 TOLERANCE_SHARE = 0.05
@@ -51,24 +52,29 @@ def probe_trees(
     longest_s = scale.emulated_ns(max(planned_ms.values(), default=0.0)) / 1e9
     timeout_s = ANSWER_TIMEOUT_S * scale.time_dilation
     paths: list[ProbedPath] = []
+    sent: list[int] = []
     for attempt in range(MOST_PROBES):
-        probe = next(numbers)
-        to_send = {process: {"epoch": epoch.number, "probe": probe} for process in fleet.of("dataplane")}
+        sent.append(next(numbers))
+        to_send = {process: {"epoch": epoch.number, "probe": sent[-1]} for process in fleet.of("dataplane")}
         fleet.ask(to_send, "probe", "probed", timeout_s)
-        fleet.wait(longest_s + 0.02 * scale.time_dilation)
-        to_report = {process: {"probe": probe} for process in fleet.of("edge")}
-        reports = fleet.ask(to_report, "probe_report", "probe_report", timeout_s)
-        for process, report in reports.items():
-            for group, sent_ns, arrival_ns in report["arrivals"]:
-                key = group, process.island
-                best_ms[key] = min(best_ms.get(key, float("inf")), scale.undilated_ms(arrival_ns - sent_ns))
+        if attempt + 1 < LEAST_PROBES:
+            fleet.wait(GAP_S * scale.time_dilation)
+            continue
+        fleet.wait(longest_s + GAP_S * scale.time_dilation)
+        for probe in sent:
+            to_report = {process: {"probe": probe} for process in fleet.of("edge")}
+            for process, report in fleet.ask(to_report, "probe_report", "probe_report", timeout_s).items():
+                for group, sent_ns, arrival_ns in report["arrivals"]:
+                    key = group, process.island
+                    best_ms[key] = min(best_ms.get(key, float("inf")), scale.undilated_ms(arrival_ns - sent_ns))
+        sent.clear()
         paths = [
             ProbedPath(group, sources[group], receiver, planned_ms[group, receiver], measured_ms)
             for (group, receiver), measured_ms in sorted(best_ms.items())
             if (group, receiver) in planned_ms
         ]
         on_time = len(paths) == len(planned_ms) and all(path.ok for path in paths)
-        if attempt + 1 >= LEAST_PROBES and on_time:
+        if on_time:
             return paths
     missing = sorted(set(planned_ms) - set(best_ms))
     if missing:

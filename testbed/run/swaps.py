@@ -8,7 +8,6 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from scheduler.plan import Plan
@@ -20,6 +19,7 @@ from testbed.run.processes import Fleet
 from testbed.run.settings import RunSettings
 
 _LOOK_S = 0.01
+_SOON_ROUNDS = 2
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,8 @@ class Swaps:
     def switch(self, next_round: int, fleet: Fleet) -> None:
         """Between two rounds: have what is ready take over. Raises RunFailed or MulticastError.
 
-        Waits for what shall take over at this very round and is being installed; never for planning, nor for a second.
+        Waits for what is being installed and shall take over at this very round, or was asked for two rounds ago; never
+        for planning, nor for a second swap.
         """
         while self._is_awaited(next_round):
             fleet.wait(_LOOK_S)
@@ -184,8 +185,7 @@ class Swaps:
             if not self._thread.is_alive() or any(swap.state in {"planning", "ready"} for swap in self._swaps):
                 return False
             return any(
-                swap.at_round is not None and swap.at_round <= next_round and swap.state in {"due", "installing"}
-                for swap in self._swaps
+                swap.state in {"due", "installing"} and _latest_round(swap) <= next_round for swap in self._swaps
             )
 
     def close(self) -> None:
@@ -210,8 +210,6 @@ class Swaps:
 
     def _work(self) -> None:
         try:
-            with suppress(OSError):  # it will be tried again, and told, when something is to be planned
-                self._planner.start()
             while (task := self._next()) is not None:
                 try:
                     self._do(task)
@@ -272,3 +270,8 @@ class Swaps:
 def _when(swap: Swap) -> tuple[float, int]:
     """Orders swaps by when they are, or shall be, in force."""
     return (math.inf if swap.first_round is None else swap.first_round, swap.number)
+
+
+def _latest_round(swap: Swap) -> int:
+    """The round by which a swap shall be in force if it is planned by then."""
+    return (swap.asked_in_round or 0) + _SOON_ROUNDS if swap.at_round is None else swap.at_round

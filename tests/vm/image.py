@@ -204,7 +204,7 @@ def _provision(root: Path, wheels: Path) -> None:
     steps = (
         f"mount --bind {wheels} {root}/wheels && mount -t proc proc {root}/proc && "
         f"exec chroot {root} /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 "
-        f"PIP_NO_INDEX=1 PIP_FIND_LINKS=/wheels PIP_NO_CACHE_DIR=1 PIP_NO_COMPILE=1 "
+        f"PIP_NO_INDEX=1 PIP_FIND_LINKS=/wheels PIP_NO_CACHE_DIR=1 PIP_COMPILE=0 "
         f"bash {GUEST_PROJECT}/vagrant/provision.sh --dev"
     )
     _run(["unshare", "--mount", "--propagation", "private", "bash", "-c", steps])

@@ -42,7 +42,7 @@ class Running:
     def finish(self) -> tuple[int, dict[str, Any]]:
         """Exit code and summary."""
         code, errors = self.end()
-        assert errors == ""
+        assert not errors, errors
         return code, json.loads((self.run_dir / "summary.json").read_text(encoding="utf-8"))
 
     def end(self) -> tuple[int, str]:

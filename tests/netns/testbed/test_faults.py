@@ -138,10 +138,13 @@ def test_a_wall_clock_that_jumps_changes_nothing(tmp_path: Path) -> None:
     library = tmp_path / "wall_clock.so"
     compiler = ["gcc", "-std=c11", "-O2", "-Wall", "-Werror", "-fPIC", "-shared", "-o", str(library), str(WALL_CLOCK)]
     subprocess.run(compiler, check=True, timeout=60)
-    within = ("env", f"LD_PRELOAD={library}")
-    told = subprocess.run([*within, "date", "+%s"], capture_output=True, text=True, timeout=10, check=True)
-    assert abs(int(told.stdout) - time.time()) > 80_000
+    jumps = tmp_path / "jumps"
+    within = ("env", f"LD_PRELOAD={library}", f"WALL_CLOCK_JUMPS={jumps}")
     with running(tmp_path / "run", *SMALL[:-1], "10", within=within) as run:
+        run.wait_for("ready:")
+        jumps.touch()
+        told = subprocess.run([*within, "date", "+%s"], capture_output=True, text=True, timeout=10, check=True)
+        assert abs(int(told.stdout) - time.time()) > 80_000
         code, summary = run.finish()
     assert code == 0
     assert (summary["rounds"], summary["exact"], summary["contributions"]["lost"]) == (10, True, 0)

@@ -2,6 +2,7 @@
 
 import os
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -42,6 +43,15 @@ def write(path: Path, body: str) -> str:
 def test_plans_are_those_of_the_run_itself(planner: Planner) -> None:
     for policy in ("all-to-all", "triangles"):
         assert planner.plan(request(policy), TIME_LIMIT_S) == plan_policy(SETTINGS, TOPOLOGY, policy)
+
+
+def test_what_was_planned_ahead_is_there(planner: Planner) -> None:
+    planner.start([request("pairs"), request("regional")])
+    first = planner.plan(request("all-to-all"), TIME_LIMIT_S)
+    began = time.monotonic()
+    assert planner.plan(request("all-to-all"), TIME_LIMIT_S) == first
+    assert planner.plan(request("pairs"), TIME_LIMIT_S) == plan_policy(SETTINGS, TOPOLOGY, "pairs")
+    assert time.monotonic() - began < TIME_LIMIT_S
 
 
 def test_what_cannot_be_planned_is_refused_with_the_reason(planner: Planner) -> None:

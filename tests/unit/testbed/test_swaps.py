@@ -32,9 +32,6 @@ class FakePlanner:
         self.go_on.set()
         self.asked: list[tuple[str, float, Topology]] = []
 
-    def start(self) -> None:
-        pass
-
     def give_up(self) -> None:
         self.go_on.set()
 
@@ -160,6 +157,15 @@ def test_the_schedule_is_planned_already_and_exact(rig: Rig) -> None:
         rig.boundary(number)
     assert [swap.first_round for swap in rig.swaps.all] == [2, 3]
     assert rig.planner.asked == []
+
+
+def test_the_second_boundary_waits_for_what_is_being_installed(rig: Rig) -> None:
+    rig.epochs.go_on.clear()
+    rig.wait_for(rig.swaps.request("pairs"), "installing")
+    rig.boundary(1)
+    threading.Timer(0.1, rig.epochs.go_on.set).start()
+    rig.boundary(2)
+    assert rig.swaps.show(0).first_round == 2
 
 
 def test_of_two_for_one_round_the_later_is_kept(rig: Rig) -> None:
