@@ -17,8 +17,9 @@ _COUNTERS = (
     *("frames_in", "frames_out", "dropped_queue", "dropped_loss", "dropped_other", "dropped_down"),
     *("duplicated", "corrupted", "reordered"),
 )
-_LOOK_S = 0.005
+_LOOK_S = 0.01
 _QUIET_WAYS = 3  # longest ways through a link, one after the other
+_AT_MOST_S = 2.0  # undilated
 
 
 class Captures:
@@ -99,7 +100,7 @@ class Captures:
         with self._lock:
             if self._recording is not None:
                 with suppress(LinkError):  # what has failed carries nothing any more
-                    self._let_links_empty()
+                    self._wait_for_quiet()
                 self.stop()
         return [
             f"recording {number} lacks {recorded.lost} of {recorded.frames + recorded.lost} frames: the machine or the "
@@ -108,8 +109,11 @@ class Captures:
             if recorded.lost
         ]
 
-    def _let_links_empty(self) -> None:
-        """Wait until no frame is on its way, and a little longer: so the captures show that nothing comes any more."""
+    def _wait_for_quiet(self) -> None:
+        """Wait until nothing is on its way, and hosts and edges have been silent for a while.
+
+        So the captures show that what did not come is lost. Edges go on telling hosts where their streams end.
+        """
         directions = self._links.directions().values()
         longest_s = max(
             (
@@ -118,10 +122,19 @@ class Captures:
             ),
             default=0.0,
         )
-        deadline = time.monotonic() + longest_s
-        while time.monotonic() < deadline and any(map(_on_the_way, self._links.counters().values())):
+        quiet_s = _QUIET_WAYS * longest_s
+        access = {(point.node, point.peer.node) for point in self._points if point.kind == "access"}
+        changed = time.monotonic()
+        deadline = changed + quiet_s + _AT_MOST_S * self._time_dilation
+        before = -1
+        while (now := time.monotonic()) < deadline:
+            counters = self._links.counters()
+            sent = sum(counters[ends].frames_in for ends in access & counters.keys())
+            if sent != before or any(map(_on_the_way, counters.values())):
+                before, changed = sent, now
+            elif now - changed >= quiet_s:
+                return
             time.sleep(_LOOK_S)
-        time.sleep(_QUIET_WAYS * longest_s)
 
     def _counters(self) -> dict[str, dict[str, int]]:
         """What captures can be compared with: frames of each direction since the links were built."""

@@ -146,8 +146,10 @@ class Recording:
     def _receive(self) -> str:
         try:
             answer = self._control.recv(_MESSAGE_BYTES)
-        except OSError as error:
-            raise RunFailed(f"the recorder does not answer: {error}") from error
+        except TimeoutError as error:
+            raise RunFailed("the recorder does not answer: this machine is too busy") from error
+        except OSError:
+            answer = b""
         if not answer:
             raise RunFailed("the recorder has ended; its files lack what it had not written")
         return answer.decode("utf-8", "replace")
