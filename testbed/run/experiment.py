@@ -341,7 +341,7 @@ def _conclude(
         strains=strains,
         loads=loads,
         saving=saving(loads, prepared.topology, prepared.framing),
-        evaluations={process.island: _measures(message) for process, message in evaluated.items()},
+        evaluations={process.island: _measures(evaluated[process]) for process in fleet.of("trainer")},
         memory=memory_budget(prepared.topology, settings, prepared.framing),
         links_kind=prepared.link_kind.name,
         multicast_plane=prepared.plane.name,
