@@ -17,13 +17,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from agents._pacer import Pacer
 from agents.exchange_area import ExchangeArea, map_exchange_area
 from agents.island_memory import IslandMemory
 from agents.lan import Lan
+from agents.lateness import histogram, lateness_us
+from agents.phase import Phase
 from agents.receiving import RoundReceiver, open_receiver, overflows, receive_buffer_bytes
+from agents.recovery import Recovery, RepairSettings
 from agents.sending import RoundPackets, destination, frame_sizes, open_sender, probe_packet, turns_ns
 from agents.shard import Shard, make_shard
 from aggregator.wire.control import Channel, Message, process_main
@@ -36,22 +38,7 @@ PACER_PRIORITY = 40
 _LONGEST_DATAGRAM = 65536
 # Datagrams taken in before control and the clock are looked at again.
 _BURST = 64
-
-
-@dataclass(frozen=True)
-class _Phase:
-    """What this host does in one place of the schedule; no group: it sends nothing.
-
-    `group` names the tree, `source` is the address to send from; `destinations` is the group itself, or each receiver's
-    edge.
-    """
-
-    group: str | None
-    source: str | None
-    destinations: tuple[str, ...]
-    offset_ns: int
-    duration_ns: int
-    expected: int
+_LONGEST_WAIT_MS = 60_000
 
 
 class _Line:
@@ -72,7 +59,7 @@ class _Round:
     """The round at hand, from `arm` until it is reported."""
 
     number: int
-    phase: _Phase
+    phase: Phase
     receiver: RoundReceiver
     line: _Line
     started: bool = False
@@ -101,6 +88,7 @@ class DataPlane:
         number_format: int,
         key: bytes | None,
         most_catch_up_ns: int,
+        repair: RepairSettings,
     ) -> None:
         """`shards` are all of the island's, `own` is this host's number among them. Raises OSError without sockets.
 
@@ -117,11 +105,12 @@ class DataPlane:
         self._most_catch_up_ns = most_catch_up_ns
         self._packets = RoundPackets(shard, number_format, key)
         self._receiver = open_receiver(address)
+        self._recovery = Recovery(address, shard, area, repair, number_format, key)
         self._poll = select.poll()
         self._address = address
         self._lines: dict[str, _Line] = {}
         self._add_line(address)
-        self._epochs: dict[int, list[_Phase]] = {}
+        self._epochs: dict[int, list[Phase]] = {}
         self._round: _Round | None = None
         self._gather_began_ns = 0
         self._buffer = memoryview(bytearray(_LONGEST_DATAGRAM))
@@ -134,6 +123,7 @@ class DataPlane:
         for line in self._lines.values():
             line.close()
         self._receiver.close()
+        self._recovery.close()
         self._lan.close()
 
     def _add_line(self, address: str) -> None:
@@ -142,7 +132,7 @@ class DataPlane:
 
     def serve(self) -> None:
         """Until `stop`, or until the run is gone. Raises ValueError, LookupError or OSError when it cannot go on."""
-        for fd in (self._channel.fileno(), self._receiver.fileno()):
+        for fd in (self._channel.fileno(), self._receiver.fileno(), self._recovery.fileno()):
             self._poll.register(fd, select.POLLIN)
         self._channel.send(
             "hello",
@@ -160,6 +150,8 @@ class DataPlane:
                     self._memory.take(part)
             if self._receiver.fileno() in ready:
                 self._take_in()
+            if self._recovery.fileno() in ready:
+                self._recovery.take_requests(time.monotonic_ns())
             for line in self._lines.values():
                 if line.pacer.done_fd in ready:
                     self._finish_sending(line)
@@ -168,14 +160,16 @@ class DataPlane:
                 if message is None or message["type"] == "stop":
                     return
                 self._answer(message)
+            self._recovery.serve(time.monotonic_ns())
             self._report_if_done()
             self._report_if_gathered()
 
-    def _patience_ms(self) -> float | None:
-        if self._round is None or not self._round.started:
-            return None
+    def _patience_ms(self) -> float:
+        due_ns = self._recovery.next_ns()
+        if self._round is not None and self._round.started:
+            due_ns = min(due_ns, self._round.give_up_ns)
         # Rounded up: waking before the time would only mean to wait again.
-        return max(0, (self._round.give_up_ns - time.monotonic_ns()) // 1_000_000 + 1)
+        return min(max(0, (due_ns - time.monotonic_ns()) // 1_000_000 + 1), _LONGEST_WAIT_MS)
 
     def _answer(self, message: Message) -> None:
         match message["type"]:
@@ -192,23 +186,13 @@ class DataPlane:
                 self._gather_began_ns = time.monotonic_ns()
                 self._lan.offer(message["round"], self._memory.own_part())
             case "start":
-                self._start(message["round"], message["start_ns"], message["give_up_ns"])
+                self._start(message["round"], message["start_ns"], message["fetch_ns"], message["give_up_ns"])
             case kind:
                 raise ValueError(f"a data plane does not know the message {kind!r}")
 
     def _begin_epoch(self, epoch: int, phases: Sequence[dict[str, Any]]) -> None:
         """Hold an epoch ready, beside the one before it, whose rounds may be under way."""
-        self._epochs[epoch] = [
-            _Phase(
-                phase["group"],
-                phase["source"],
-                tuple(phase["destinations"]),
-                phase["offset_ns"],
-                phase["duration_ns"],
-                phase["expected"],
-            )
-            for phase in phases
-        ]
+        self._epochs[epoch] = [Phase.from_message(phase) for phase in phases]
         for old in [old for old in self._epochs if old < epoch - 1]:
             del self._epochs[old]
         for phase in self._epochs[epoch]:
@@ -242,6 +226,7 @@ class DataPlane:
             self._memory.bitmaps[self._shard.chunk_slice],
             self._number_format,
         )
+        self._recovery.begin(epoch, number, phase.group is not None, receiver)
         line = self._lines[phase.source or self._address]
         if phase.group is not None:
             self._packets.build(self._area.sent[row, self._shard.value_slice], epoch, number)
@@ -250,13 +235,14 @@ class DataPlane:
                 line.socket.connect(destination(phase.destinations[0]))
         self._round = _Round(number, phase, receiver, line)
 
-    def _start(self, number: int, start_ns: int, give_up_ns: int) -> None:
+    def _start(self, number: int, start_ns: int, fetch_ns: int, give_up_ns: int) -> None:
         armed = self._round
         if armed is None or armed.number != number or armed.started:
             raise ValueError(f"round {number} was started without being armed")
         armed.started = True
         armed.start_ns = start_ns
         armed.give_up_ns = give_up_ns
+        self._recovery.start(fetch_ns)
         phase, packets = armed.phase, self._packets
         if phase.group is not None:
             copies = len(phase.destinations)
@@ -270,7 +256,7 @@ class DataPlane:
         """Take in what waits at the socket, at most a burst of it."""
         for _ in range(_BURST):
             try:
-                size = self._receiver.recv_into(self._buffer)
+                size, (sender, _) = self._receiver.recvfrom_into(self._buffer)
             except BlockingIOError:
                 return
             datagram = self._buffer[:size]
@@ -279,11 +265,17 @@ class DataPlane:
             except PacketError:
                 self._refused += 1
                 continue
-            if self._round is None:
+            now_ns = time.monotonic_ns()
+            if not self._recovery.trusts(header, sender):
+                self._refused += 1
+            elif not self._recovery.note(header, now_ns):
+                continue
+            elif self._round is None:
                 # After a report the row is the trainer's: what comes now must not change it.
                 self._late += 1
             elif self._round.receiver.take(header, datagram[HEADER_BYTES:]):
-                self._round.last_taken_ns = time.monotonic_ns()
+                self._round.last_taken_ns = now_ns
+                self._recovery.merged(header, now_ns)
 
     def _finish_sending(self, line: _Line) -> None:
         os.eventfd_read(line.pacer.done_fd)
@@ -315,7 +307,8 @@ class DataPlane:
         receiver = current.receiver
         counts = asdict(receiver.counts)
         counts["late"] += self._late
-        counts["refused"] += self._refused
+        counts["refused"] += self._refused + self._recovery.refused
+        self._recovery.refused = 0
         dropped = overflows(self._receiver)
         counts["socket_overflows"] = dropped - self._overflows
         self._late, self._refused, self._overflows = 0, 0, dropped
@@ -327,26 +320,12 @@ class DataPlane:
             "expected": receiver.expected.bit_count() * receiver.chunks,
             "delivered": receiver.delivered,
             **counts,
+            "repair": self._recovery.end(),
             "sent": pacer.sent if pacer else 0,
             "send_retries": pacer.retries if pacer else 0,
-            "send_lateness_us": _lateness_us(lateness_ns),
-            "send_lateness_histogram": _histogram(lateness_ns),
+            "send_lateness_us": lateness_us(lateness_ns),
+            "send_lateness_histogram": histogram(lateness_ns),
         }
-
-
-def _histogram(lateness_ns: NDArray[np.int64]) -> list[list[int]]:
-    """[upper bound in µs, frames] for powers of two; empty ones are left out."""
-    exponents = np.ceil(np.log2(np.maximum(lateness_ns / 1000, 1))).astype(int)
-    return [[1 << exponent, count] for exponent, count in enumerate(np.bincount(exponents).tolist()) if count]
-
-
-def _lateness_us(lateness_ns: NDArray[np.int64]) -> dict[str, float]:
-    """Median, 99th percentile (nearest rank) and maximum, in µs; zeros if nothing was sent."""
-    ordered = np.sort(lateness_ns) / 1000
-    if not len(ordered):
-        return {"median": 0.0, "p99": 0.0, "max": 0.0}
-    ranks = {"median": 0.5, "p99": 0.99, "max": 1.0}
-    return {name: float(ordered[max(0, int(np.ceil(rank * len(ordered))) - 1)]) for name, rank in ranks.items()}
 
 
 def _set_up(channel: Channel, message: Message) -> DataPlane:
@@ -363,10 +342,10 @@ def _set_up(channel: Channel, message: Message) -> DataPlane:
     own: int = message["shard"]
     lan = Lan(message["job"], own, message["host_addresses"])
     key = parse_key(message["tag_key"])
+    repair = RepairSettings(**message["repair"])
+    number_format: int = message["number_format"]
     most_catch_up_ns: int = message["most_catch_up_ns"]
-    return DataPlane(
-        channel, shards, own, message["address"], area, lan, message["number_format"], key, most_catch_up_ns
-    )
+    return DataPlane(channel, shards, own, message["address"], area, lan, number_format, key, most_catch_up_ns, repair)
 
 
 def _serve(channel: Channel) -> None:

@@ -93,12 +93,15 @@ class IslandExchange:
         self._bits = WORD_BITS // settings.lanes
         self._outer = OuterOptimiser(settings.outer, trainer.parameters().astype(np.float64))
         self._residual: NDArray[np.float32] = np.zeros(self._values, np.float32)
+        self._scale: list[int] = []
         self._exponents: NDArray[np.int32] = np.zeros(self._values, np.int32)
         self._state_sent: Parameters = trainer.parameters().copy()
 
     def set_scale(self, exponents: Sequence[int]) -> None:
         """From now on a value of tensor i is an integer · 2^−exponents[i]. Raises ValueError for a wrong number."""
-        self._exponents = spread_exponents(self._sizes, exponents)
+        if list(exponents) != self._scale:
+            self._exponents = spread_exponents(self._sizes, exponents)
+            self._scale = list(exponents)
 
     def contribute(self, round_number: int, clique_size: int) -> Contribution:
         """Leave the round's contribution in `sent`: parameters plus residual, quantised; zeros up to the payload.
@@ -141,12 +144,17 @@ class IslandExchange:
         else:
             averaged = mean(unpack(total, self._lanes, self._values), contributors, values_per_chunk, self._exponents)
         now = self.trainer.parameters()
+        brought = averaged.astype(now.dtype)
         self.trainer.load_parameters(self._go_on_from(averaged, now).astype(now.dtype))
-        return Applied(parameters_digest(averaged.astype(now.dtype)), parameters_digest(self.trainer.parameters()))
+        digest = parameters_digest(brought)
+        after = self.trainer.parameters()
+        return Applied(digest, digest if np.array_equal(after, brought) else parameters_digest(after))
 
     def _go_on_from(self, averaged: NDArray[np.float64], now: Parameters) -> NDArray[np.float64]:
         target = self._outer.step(averaged)
-        if np.array_equal(now, self._state_sent, equal_nan=True):
+        if np.array_equal(now, self._state_sent):
             return target
         trained = now.astype(np.float64) - self._state_sent
-        return target + np.where(np.isfinite(trained), trained, 0)
+        if not np.isfinite(trained).all():
+            trained[~np.isfinite(trained)] = 0
+        return target + trained

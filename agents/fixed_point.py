@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 MAX_EXPONENT = 200
 """Enough for ranges down to 1e-50, and far from float64's limits."""
 
+_POWERS = np.ldexp(1.0, np.arange(-2 * MAX_EXPONENT, 2 * MAX_EXPONENT + 1))
+
 
 @dataclass(frozen=True)
 class Quantised:
@@ -84,17 +86,20 @@ def quantise(
     limit = largest_integer(clique_size, bits)
     wide = values.astype(np.float64)
     finite = np.isfinite(wide)
-    wide[~finite] = 0
-    scaled = np.ldexp(wide, exponents)
-    rounded = np.rint(scaled)
-    fits = np.abs(rounded) <= limit
-    residual = np.where(fits, np.ldexp(scaled - rounded, -exponents), 0)
-    return Quantised(
-        integers=np.clip(rounded, -limit, limit).astype(np.int32),
-        residual=residual.astype(np.float32),
-        saturated=int(np.count_nonzero(~fits)),
-        non_finite=int(np.count_nonzero(~finite)),
-    )
+    non_finite = wide.size - np.count_nonzero(finite)
+    if non_finite:
+        wide[~finite] = 0
+    powers = _powers_of_two(exponents)
+    wide *= powers
+    rounded = np.rint(wide)
+    residual = (wide - rounded) / powers
+    saturated = 0
+    if max(rounded.max(initial=0), -rounded.min(initial=0)) > limit:
+        too_large = np.abs(rounded) > limit
+        saturated = int(np.count_nonzero(too_large))
+        residual[too_large] = 0
+        np.clip(rounded, -limit, limit, out=rounded)
+    return Quantised(rounded.astype(np.int32), residual.astype(np.float32), saturated, int(non_finite))
 
 
 def mean(
@@ -112,5 +117,16 @@ def mean(
         raise ValueError(f"{len(contributors)} chunks of {values_per_chunk} values do not cover {len(total)} values")
     if len(contributors) and contributors.min() < 1:
         raise ValueError("a chunk has no contributor: nothing to average")
-    divisors = np.repeat(contributors.astype(np.float64), values_per_chunk)[: len(total)]
-    return np.ldexp(total.astype(np.float64) / divisors, -exponents)
+    averaged = total.astype(np.float64)
+    if len(contributors) and contributors.min() == contributors.max():
+        averaged /= float(contributors[0])
+    else:
+        averaged /= np.repeat(contributors.astype(np.float64), values_per_chunk)[: len(total)]
+    averaged /= _powers_of_two(exponents)
+    return averaged
+
+
+def _powers_of_two(exponents: NDArray[np.int32]) -> NDArray[np.float64]:
+    """2^e of each; products and quotients with them are exact. A table is much faster than as many calls of ldexp."""
+    powers: NDArray[np.float64] = _POWERS[exponents + len(_POWERS) // 2]
+    return powers

@@ -10,9 +10,12 @@ from numpy.typing import NDArray
 
 from agents import float32
 from agents.shard import Shard
-from aggregator.wire.packet import FLAG_BYPASSED, RESULT_PORT, Header, Kind, Reason
+from aggregator.wire.packet import FLAG_BYPASSED, FLAG_RETRANSMITTED, RESULT_PORT, Header, Kind, Reason
 
 _BUFFER_BYTES = 16 << 20
+_RESULT_FLAGS = (0, FLAG_RETRANSMITTED)
+# Passed on by the edge, that and repaired, or fetched.
+_CONTRIBUTION_FLAGS = (FLAG_BYPASSED, FLAG_BYPASSED | FLAG_RETRANSMITTED, FLAG_RETRANSMITTED)
 
 # Linux values that Python's socket module does not name.
 _SO_RCVBUFFORCE = 33
@@ -49,19 +52,22 @@ def overflows(receiver: socket.socket) -> int:
 
 @dataclass
 class Counts:
-    """What came in during a round. `complete`, `partial` and `bypassed` were merged, by kind; the others were dropped.
+    """What came in during a round. `complete`, `partial`, `bypassed` and `fetched` were merged; others were dropped.
 
     `duplicates` bring no contributor that is not there already, `overlaps` bring some that are and some that are not,
     `late` are of an earlier round or came after this one was reported, `refused` are not for this host and round.
+    `repaired` counts contributions, in chunks, that were merged from packets that had been sent again.
     """
 
     complete: int = 0
     partial: int = 0
     bypassed: int = 0
+    fetched: int = 0
     duplicates: int = 0
     overlaps: int = 0
     late: int = 0
     refused: int = 0
+    repaired: int = 0
 
 
 class RoundReceiver:
@@ -124,8 +130,13 @@ class RoundReceiver:
         self._bitmaps[header.chunk] = have
         if have == self.expected:
             self._missing -= 1
+        if header.flags & FLAG_RETRANSMITTED:
+            counts.repaired += header.contributors
         if header.kind is Kind.CONTRIBUTION:
-            counts.bypassed += 1
+            if header.flags & FLAG_BYPASSED:
+                counts.bypassed += 1
+            else:
+                counts.fetched += 1
         elif header.reason is Reason.COMPLETE:
             counts.complete += 1
         else:
@@ -150,5 +161,5 @@ class RoundReceiver:
         if bitmap == 0 or bitmap & ~self.expected or header.contributors != bitmap.bit_count():
             return False
         if header.kind is Kind.RESULT:
-            return header.source == shard.island_id
-        return header.kind is Kind.CONTRIBUTION and header.flags == FLAG_BYPASSED and bitmap == 1 << header.source
+            return header.source == shard.island_id and header.flags in _RESULT_FLAGS
+        return header.kind is Kind.CONTRIBUTION and header.flags in _CONTRIBUTION_FLAGS and bitmap == 1 << header.source

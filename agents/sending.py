@@ -30,8 +30,8 @@ _IP_MTU_DISCOVER = 10
 _IP_PMTUDISC_DO = 2
 
 
-def open_sender(address: str) -> socket.socket:
-    """A socket that multicasts from `address`, through the interface that has it. Raises OSError."""
+def open_sender(address: str, port: int = 0) -> socket.socket:
+    """A socket that sends from `address`, and multicasts through the interface that has it. Raises OSError."""
     sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     try:
         sender.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, _BUFFER_BYTES)
@@ -44,7 +44,7 @@ def open_sender(address: str) -> socket.socket:
     sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, MULTICAST_TTL)
     sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(address))
     sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 0)
-    sender.bind((address, 0))
+    sender.bind((address, port))
     return sender
 
 
@@ -55,6 +55,27 @@ def _value_counts(shard: Shard) -> list[int]:
 def frame_sizes(shard: Shard) -> list[int]:
     """On-wire bytes of each frame of a shard."""
     return [frame_bytes(count) for count in _value_counts(shard)]
+
+
+def contribution_header(
+    shard: Shard, epoch: int, round_number: int, chunk: int, number_format: int, flags: int = 0
+) -> Header:
+    """The header of one of the shard's contributions."""
+    first, end = shard.value_range(chunk)
+    return Header(
+        kind=Kind.CONTRIBUTION,
+        source=shard.island_id,
+        job=shard.job,
+        epoch=epoch,
+        round=round_number,
+        shard=shard.number,
+        chunk=chunk,
+        value_count=end - first,
+        number=chunk,
+        bitmap=shard.own_bit,
+        flags=flags,
+        number_format=number_format,
+    )
 
 
 class RoundPackets:
@@ -73,24 +94,11 @@ class RoundPackets:
 
     def build(self, values: NDArray[np.int32], epoch: int, round_number: int) -> None:
         """Write the packets of a round; `values` are the shard's, contiguous. Nothing may be sending them."""
-        shard = self._shard
         payloads = values.astype("<i4", copy=False).data.cast("B")
         slots = memoryview(self.buffer)
         at = 0
         for chunk, value_count in enumerate(self._value_counts):
-            header = Header(
-                kind=Kind.CONTRIBUTION,
-                source=shard.island_id,
-                job=shard.job,
-                epoch=epoch,
-                round=round_number,
-                shard=shard.number,
-                chunk=chunk,
-                value_count=value_count,
-                number=chunk,
-                bitmap=shard.own_bit,
-                number_format=self._number_format,
-            )
+            header = contribution_header(self._shard, epoch, round_number, chunk, self._number_format)
             payload = payloads[at : at + VALUE_BYTES * value_count]
             write_packet(slots[chunk * self.slot_bytes :], header, payload, self._key)
             at += VALUE_BYTES * value_count

@@ -71,6 +71,8 @@ def build_parser() -> argparse.ArgumentParser:
     option("--late", choices=("bypass", "drop"), default="bypass", help="what becomes of late contributions")
     option("--number-format", type=int, choices=(0, 1), default=0, help="0: fixed point; 1: f32 (default: %(default)s)")
     option("--line-rate-gbps", type=float, default=1.0, help="rate towards the hosts (default: %(default)s)")
+    option("--resend-window-ms", type=float, default=500.0, help="how long sums are kept, to be sent again on request")
+    option("--resend-memory-mb", type=float, default=0.0, help="memory for that (default: %(default)s: none are kept)")
     option("--tag-key", default="", metavar="HEX", help="32 hexadecimal digits: packets must have tags of this key")
     option("--engine", default=default_engine(), metavar="NAME|PATH", help="(default: %(default)s)")
     option("--seconds", type=float, help="end after so long")
@@ -101,6 +103,8 @@ def main() -> int:
         late_policy=options.late,
         deadline_policy=options.deadline,
         slots_per_source=options.slots_per_source,
+        resend_window_ns=round(options.resend_window_ms * 1e6),
+        resend_bytes=round(options.resend_memory_mb * 1e6),
         tag_key=options.tag_key,
     )
     try:

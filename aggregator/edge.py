@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,7 +21,8 @@ from aggregator.edge_loop import serve_until_readable
 from aggregator.engine import BYPASSED, INDEX_WAYS, Counters, EngineConfig, EngineError, empty_headers
 from aggregator.occupancy import Occupancy
 from aggregator.receiver import BATCH, make_receiver
-from aggregator.results import ResultStreams
+from aggregator.repair import Repairs
+from aggregator.results import ResendSettings, ResultStreams
 from aggregator.service import EngineService
 from aggregator.wire import control
 from aggregator.wire.realtime import become_realtime
@@ -52,6 +54,11 @@ class EdgeSetup:
     deadline_policy: str = "fixed"
     slots_per_source: int | None = None
     engine_load_s: float = 0.0
+    resend_window_ns: int = ResendSettings.window_ns
+    resend_bytes: int = ResendSettings.buffer_bytes
+    heartbeat_ns: int = ResendSettings.heartbeat_ns
+    repair_interval_ns: int = ResendSettings.repair_interval_ns
+    first_number: int = ResendSettings.first_number
     tag_key: str = ""
     island: str = ""
     interface: str = ""
@@ -104,20 +111,31 @@ class Edge:
             setup.line_rate_bps,
             setup.number_format,
             key,
+            ResendSettings(
+                window_ns=setup.resend_window_ns,
+                buffer_bytes=setup.resend_bytes,
+                heartbeat_ns=setup.heartbeat_ns,
+                repair_interval_ns=setup.repair_interval_ns,
+                first_number=setup.first_number,
+            ),
         )
+        requests = sockets.open_requests(self.address)
+        self.repairs = Repairs(requests, self.results, self.job, setup.repair_interval_ns, key)
         self.occupancy = Occupancy()
         self.probes: dict[int, list[tuple[str, int, int]]] = {}
         self.phases: dict[int, list[dict[str, int]]] = {}
         self.flows: dict[int, set[tuple[str, str]]] = {}
         self.armed: dict[int, ArmedRound] = {}
         self.out = empty_headers(BATCH)
-        self._counted_refusals: dict[str, int] = {}
+        self._counted_refusals: Counter[str] = Counter()
+        self._counted_repairs: Counter[str] = Counter()
         self._counted_overflows = 0
 
     def close(self) -> None:
         """Close the sockets and the engine."""
         self.socket.close()
         self.results.close()
+        self.repairs.close()
         self.service.close()
 
     # --- packets ---
@@ -147,6 +165,7 @@ class Edge:
 
     def serve(self, now_ns: int) -> None:
         """Send what is due. On return the engine has no result that is due, or the ring is full."""
+        self.repairs.send(now_ns)
         self.results.send(now_ns)
         while self.results.room():
             payloads = self.results.free_payloads(BATCH)
@@ -167,7 +186,7 @@ class Edge:
 
     def wait_ms(self, now_ns: int) -> float:
         """How long nothing is due unless something arrives."""
-        due_ns = self.results.next_send_ns()
+        due_ns = min(self.results.next_send_ns(), self.repairs.next_ns())
         if self.service.failing and self.results.room() >= BATCH:
             return 0.0
         deadline_ns = self.service.next_deadline_ns()
@@ -243,6 +262,7 @@ class Edge:
             "high_water_slots": max(slots for _, slots in occupancy),
             "occupancy": occupancy,
             "refused": self._new_refusals(),
+            "repair": self._new_repairs(),
             "engine_failure": self.service.failure,
             "engine_loading": loading,
             "socket_overflows": overflows - self._counted_overflows,
@@ -251,11 +271,16 @@ class Edge:
         return report
 
     def _new_refusals(self) -> dict[str, int]:
-        """Refusals since the last call, by the edge's checks and by the engine's."""
-        totals = self.receiver.refused() + self.service.refusals()
-        new = {reason: total - self._counted_refusals.get(reason, 0) for reason, total in totals.items()}
-        self._counted_refusals = dict(totals)
-        return {reason: count for reason, count in sorted(new.items()) if count}
+        """Refusals since the last call, by the edge's checks and by the engine's; requests for repair included."""
+        totals = self.receiver.refused() + self.repairs.refused() + self.service.refusals()
+        new, self._counted_refusals = totals - self._counted_refusals, totals
+        return dict(sorted(new.items()))
+
+    def _new_repairs(self) -> dict[str, int]:
+        """What was sent again, and asked for, since the last call."""
+        totals = self.repairs.counts()
+        new, self._counted_repairs = totals - self._counted_repairs, totals
+        return dict(sorted(new.items()))
 
 
 def handle(edge: Edge, message: control.Message) -> dict[str, Any]:

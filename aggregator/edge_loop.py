@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from aggregator.edge import Edge
 
 _NO_ROUNDS = range(0)
-_IDLE_MS = 1000.0
 _REST_MS = 2.0
 
 
@@ -31,7 +30,7 @@ def serve_until_readable(edge: "Edge", fd: int, awaited: range = _NO_ROUNDS) -> 
     """
     engine, receiver = edge.service.engine, edge.receiver
     if isinstance(engine, LibraryEngine) and isinstance(receiver, NativeReceiver) and not edge.service.failing:
-        loop = NativeLoop(receiver, engine, edge.results, edge.out, edge.occupancy, int(_REST_MS * 1e6))
+        loop = NativeLoop(receiver, engine, edge.results, edge.repairs, edge.out, edge.occupancy, int(_REST_MS * 1e6))
         turn = _serve_in_c(edge, loop, fd, awaited)
         if turn != Turn.ENGINE_FAILED:
             return loop.newest_round() if turn == Turn.ROUND else None
@@ -59,25 +58,32 @@ def _serve_in_c(edge: "Edge", loop: NativeLoop, fd: int, awaited: range) -> Turn
 
 
 def _serve_in_python(edge: "Edge", fd: int, awaited: range) -> int | None:
-    resting, watching = select.poll(), select.poll()
-    for poller in (resting, watching):
+    resting, asking, watching = select.poll(), select.poll(), select.poll()
+    for poller in (resting, asking, watching):
         poller.register(fd, select.POLLIN)
+    requests = edge.repairs.fileno()
+    for poller in (asking, watching):
+        poller.register(requests, select.POLLIN)
     watching.register(edge.socket.fileno(), select.POLLIN)
     rest_ms = 0.0
     while True:
         wait_ms = edge.wait_ms(time.monotonic_ns())
-        if rest_ms or not edge.can_receive():
-            ready = resting.poll(min(wait_ms, rest_ms or _IDLE_MS))
+        if rest_ms:
+            polled = resting.poll(min(wait_ms, rest_ms))
         else:
-            ready = watching.poll(wait_ms)
+            polled = (watching if edge.can_receive() else asking).poll(wait_ms)
+        ready = {found for found, _ in polled}
         rest_ms = 0.0
         newest = None
-        if any(found != fd for found, _ in ready):
+        if edge.socket.fileno() in ready:
             count, emptied = edge.receive()
             rest_ms = _REST_MS if emptied else 0.0
             newest = _newest(edge.receiver.headers.round[:count], awaited)
+        if requests in ready:
+            edge.repairs.take_requests(time.monotonic_ns())
+            rest_ms = _REST_MS
         edge.serve(time.monotonic_ns())
-        if newest is not None or any(found == fd for found, _ in ready):
+        if newest is not None or fd in ready:
             return newest
 
 

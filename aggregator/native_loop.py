@@ -12,10 +12,11 @@ from aggregator.engine import HeaderBatch
 from aggregator.engines.library_engine import LibraryEngine
 from aggregator.occupancy import Occupancy
 from aggregator.receiver import NativeReceiver
+from aggregator.repair import Repairs
 from aggregator.results import ResultStreams
 
 _POINTERS = ("shape", "rows", "stride", "in", "sizes", "probes", "probe_count", "refused", "taken")
-_OUT_POINTERS = ("results", "out", "occupancy")
+_OUT_POINTERS = ("results", "repairs", "out", "occupancy")
 _ENGINE_POINTERS = ("engine", "submit", "poll", "next_deadline_ns", "take_high_water")
 
 ROUNDS = 1 << 32  # round numbers wrap
@@ -53,6 +54,7 @@ class NativeLoop:
         receiver: NativeReceiver,
         engine: LibraryEngine,
         results: ResultStreams,
+        repairs: Repairs,
         out: HeaderBatch,
         occupancy: Occupancy,
         rest_ns: int,
@@ -60,11 +62,12 @@ class NativeLoop:
         self._run = receiver.library.tb_edge_run
         self._out = c_headers(out)
         # What the structure only holds addresses of.
-        self._owners = (receiver, engine, results, out, occupancy)
+        self._owners = (receiver, engine, results, repairs, out, occupancy)
         self._edge = _Edge(
             **receiver.addresses,
             **engine.addresses(),
             results=ctypes.addressof(results.state),
+            repairs=ctypes.addressof(repairs.state),
             out=ctypes.addressof(self._out),
             occupancy=ctypes.addressof(occupancy.state),
             rest_ns=rest_ns,

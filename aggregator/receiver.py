@@ -20,13 +20,22 @@ from aggregator import sockets
 from aggregator.admission import Admission, Shape
 from aggregator.c_headers import c_headers
 from aggregator.engine import HeaderBatch, empty_headers
+from aggregator.repair import REASONS
 from aggregator.results import datagram_rows, payload_rows
 from aggregator.wire.packet import Kind, probe_sent_ns
 
-BATCH = 16
-REASONS = ("admitted", "length", "magic", "version", "kind", "checksum", "group", "source", "epoch", "tag")
+BATCH = 64
+_BATCH_BYTES = 128 << 10
 _NATIVE_MODULE = "aggregator._receive"
 _U8, _U32, _U64, _I64 = ctypes.c_uint8, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int64
+
+
+def batch_of(stride: int) -> int:
+    """How many datagrams one call of `receive` takes, in rows of `stride` bytes: fewer of large ones.
+
+    They would leave the cache before they are added.
+    """
+    return min(max(1, _BATCH_BYTES // stride), BATCH)
 
 
 @dataclass(frozen=True)
@@ -50,7 +59,7 @@ class Receiver(Protocol):
         ...
 
     def receive(self) -> tuple[int, bool]:
-        """Take up to BATCH datagrams; how many contributions are among them, and whether the socket is empty now."""
+        """Take a batch of datagrams at most; how many contributions are in it, and whether the socket is empty now."""
         ...
 
     def datagram(self, row: int) -> memoryview:
@@ -74,6 +83,7 @@ class PythonReceiver:
         self._admission = Admission(shape)
         memory = datagram_rows(BATCH, shape.values_per_chunk)
         self._rows = [memoryview(row) for row in memory]
+        self._batch = batch_of(memory.strides[0])
         self._sizes = [0] * BATCH
         self._probes: list[Probe] = []
         self.headers = empty_headers(BATCH)
@@ -85,7 +95,7 @@ class PythonReceiver:
     def receive(self) -> tuple[int, bool]:
         count = 0
         headers = self.headers
-        for _ in range(BATCH):
+        for _ in range(self._batch):
             row = self._rows[count]
             try:
                 size, ancillary, _, (source_address, _) = self._socket.recvmsg_into([row], sockets.ANCILLARY_BYTES)
@@ -152,6 +162,7 @@ def native_library() -> ctypes.CDLL | None:
     library.tb_receive.argtypes = [ctypes.c_int, *[ctypes.c_void_p] * 2, ctypes.c_size_t, *[ctypes.c_void_p] * 6]
     library.tb_edge_run.argtypes = [ctypes.c_void_p]
     library.tb_check.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t, _U32, _U32]
+    library.tb_request.argtypes = [*[ctypes.c_void_p] * 2, ctypes.c_char_p, ctypes.c_size_t, _U32, _I64]
     return library
 
 
@@ -194,6 +205,7 @@ class NativeReceiver:
         self._shape = NativeShape(shape)
         self._memory = datagram_rows(BATCH, shape.values_per_chunk)
         self._rows = [memoryview(row) for row in self._memory]
+        self._batch = batch_of(self._memory.strides[0])
         self._sizes: NDArray[np.uint32] = np.zeros(BATCH, np.uint32)
         self._probes = (_Probe * BATCH)()
         self._probe_count, self._taken = _U32(), _U32()
@@ -225,7 +237,7 @@ class NativeReceiver:
         count: int = self.library.tb_receive(self._fd, *self.addresses.values())
         if count < 0:
             raise OSError(ctypes.get_errno(), "receiving contributions")
-        return count, self._taken.value < BATCH
+        return count, self._taken.value < self._batch
 
     def datagram(self, row: int) -> memoryview:
         return self._rows[row][: int(self._sizes[row])]

@@ -3,7 +3,7 @@
 import socket
 import struct
 
-from aggregator.wire.packet import CONTRIBUTION_PORT
+from aggregator.wire.packet import CONTRIBUTION_PORT, REPAIR_PORT
 
 BUFFER_BYTES = 16 << 20
 ANCILLARY_BYTES = 64
@@ -47,6 +47,14 @@ def open_sender(address: str) -> socket.socket:
     sender.bind((address, 0))
     sender.setblocking(False)
     return sender
+
+
+def open_requests(address: str) -> socket.socket:
+    """A non-blocking socket for requests to send packets again. Raises OSError."""
+    requests = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    requests.bind((address, REPAIR_PORT))
+    requests.setblocking(False)
+    return requests
 
 
 def _set_buffer(sock: socket.socket, force: int, option: int) -> None:

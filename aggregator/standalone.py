@@ -32,6 +32,7 @@ class Standalone:
         self._oldest = first_round
         self._totals: Counter[str] = Counter()
         self._refused: Counter[str] = Counter()
+        self._repair: Counter[str] = Counter()
         self._high_water = 0
         for ahead in range(WINDOW):
             self.edge.arm((first_round + ahead) % ROUNDS, _EPOCH, 0)
@@ -65,12 +66,14 @@ class Standalone:
             **self._totals,
             "high_water_slots": self._high_water,
             "refused": dict(sorted(self._refused.items())),
+            "repair": dict(sorted(self._repair.items())),
             "engine_failure": failure,
         }
 
     def _add(self, report: Mapping[str, Any]) -> None:
         self._high_water = max(self._high_water, report["high_water_slots"])
         self._refused.update(report["refused"])
+        self._repair.update(report["repair"])
         for name in ("complete", "timeout", "collision", "passthrough", "late", "duplicate", "socket_overflows"):
             self._totals[name] += report[name]
 

@@ -17,7 +17,7 @@ EXIT_DONE, EXIT_CHECK_FAILED, EXIT_REFUSED, EXIT_INTERRUPTED = 0, 1, 2, 130
 
 _COMMANDS = (
     *("run", "plan", "status", "events", "policy", "link", "pause", "resume", "stop"),
-    *("exec", "verify", "topology", "baseline", "paper", "dissector", "clean"),
+    *("exec", "capture", "analyze", "verify", "topology", "baseline", "paper", "dissector", "clean"),
 )
 
 

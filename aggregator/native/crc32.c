@@ -6,8 +6,8 @@
 #define POLYNOMIAL 0xEDB88320u /* bit-reversed, as the whole computation is */
 #define BLOCK 64u
 
-/* Continue a remainder (not inverted) over a whole number of blocks, and return it reduced to 32 bits. If `blank`, the
- * checksum field at the end of the first block counts as zero. */
+/* Continue a remainder (not inverted) over at least a block. If `blank`, the checksum field at the end of the first
+ * block counts as zero. */
 typedef uint32_t folding(uint32_t remainder, const uint8_t *data, size_t size, bool blank);
 
 static uint32_t tables[8][256];
@@ -67,25 +67,29 @@ NARROW static inline __m128i move_128(__m128i piece, __m128i powers) {
     return _mm_xor_si128(_mm_clmulepi64_si128(piece, powers, 0x00), _mm_clmulepi64_si128(piece, powers, 0x11));
 }
 
-/* What 16 bytes leave. */
-static inline uint32_t reduce(__m128i piece) {
+NARROW static inline __m128i load_128(const uint8_t *data) { return _mm_loadu_si128((const __m128i *)(const void *)data); }
+
+/* What a piece and the bytes behind it leave, fewer than 16. */
+static inline uint32_t reduce(__m128i piece, const uint8_t *rest, size_t size) {
     uint8_t bytes[sizeof piece];
     memcpy(bytes, &piece, sizeof bytes);
-    return by_tables(0, bytes, sizeof bytes);
+    return by_tables(by_tables(0, bytes, sizeof bytes), rest, size);
 }
 
 NARROW static uint32_t fold_narrow(uint32_t remainder, const uint8_t *data, size_t size, bool blank) {
     __m128i powers = powers_128(by_512_bits), pieces[LANES];
-    for (int i = 0; i < LANES; i++) pieces[i] = _mm_loadu_si128((const __m128i *)(const void *)data + i);
+    const uint8_t *end = data + size;
+    for (int i = 0; i < LANES; i++, data += sizeof *pieces) pieces[i] = load_128(data);
     if (blank) pieces[LANES - 1] = _mm_insert_epi32(pieces[LANES - 1], 0, 3);
     pieces[0] = _mm_xor_si128(pieces[0], _mm_cvtsi32_si128((int)remainder));
-    for (const uint8_t *at = data + BLOCK; at < data + size; at += BLOCK)
+    for (; end - data >= (ptrdiff_t)BLOCK; data += BLOCK)
         for (int i = 0; i < LANES; i++)
-            pieces[i] = _mm_xor_si128(move_128(pieces[i], powers), _mm_loadu_si128((const __m128i *)(const void *)at + i));
+            pieces[i] = _mm_xor_si128(move_128(pieces[i], powers), load_128(data + i * (int)sizeof *pieces));
     __m128i all = pieces[0];
     powers = powers_128(by_128_bits);
     for (int i = 1; i < LANES; i++) all = _mm_xor_si128(move_128(all, powers), pieces[i]);
-    return reduce(all);
+    for (; end - data >= (ptrdiff_t)sizeof all; data += sizeof all) all = _mm_xor_si128(move_128(all, powers), load_128(data));
+    return reduce(all, data, (size_t)(end - data));
 }
 
 WIDE static inline __m512i move_512(__m512i piece, __m512i powers, __m512i next) {
@@ -119,10 +123,12 @@ WIDE static uint32_t fold_wide(uint32_t remainder, const uint8_t *data, size_t s
         all = lanes[0];
         for (int i = 1; i < LANES; i++) all = move_512(all, by_block, lanes[i]);
     }
-    for (; data < end; data += BLOCK) all = move_512(all, by_block, _mm512_loadu_si512(data));
-    __m128i rest = together(all);
+    for (; end - data >= (ptrdiff_t)BLOCK; data += BLOCK) all = move_512(all, by_block, _mm512_loadu_si512(data));
+    __m128i last = together(all), powers = powers_128(by_128_bits);
+    for (; end - data >= (ptrdiff_t)sizeof last; data += sizeof last)
+        last = _mm_xor_si128(move_128(last, powers), load_128(data));
     _mm256_zeroupper(); /* older vector instructions, wherever they come next, stall while the wide registers are in use */
-    return reduce(rest);
+    return reduce(last, data, (size_t)(end - data));
 }
 
 static folding *best_folding(void) {
@@ -153,12 +159,7 @@ __attribute__((constructor)) static void prepare(void) {
 }
 
 uint32_t tb_crc32(uint32_t crc, const uint8_t *data, size_t size) {
-    size_t whole = size / BLOCK * BLOCK;
-    uint32_t remainder = whole ? fold(~crc, data, whole, false) : ~crc;
-    return ~by_tables(remainder, data + whole, size - whole);
+    return ~(size < BLOCK ? by_tables(~crc, data, size) : fold(~crc, data, size, false));
 }
 
-uint32_t tb_datagram_crc32(const uint8_t *datagram, size_t size) {
-    size_t whole = size / BLOCK * BLOCK;
-    return ~by_tables(fold(~0u, datagram, whole, true), datagram + whole, size - whole);
-}
+uint32_t tb_datagram_crc32(const uint8_t *datagram, size_t size) { return ~fold(~0u, datagram, size, true); }

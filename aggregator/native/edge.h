@@ -3,28 +3,7 @@
 #ifndef TESTBED_EDGE_H
 #define TESTBED_EDGE_H
 
-#include "receive.h"
-
-/* Datagrams on their way to the hosts: a ring of `ring` rows of which `waiting`, from `head` on, are filled. */
-struct tb_results {
-    uint8_t *rows;
-    uint64_t stride;
-    uint32_t *sizes;
-    uint32_t *shards;          /* by row */
-    uint32_t *numbers;         /* by shard: the next result's */
-    const uint32_t *addresses; /* by shard: its host, in network byte order */
-    double ns_per_byte;
-    double ahead_ns;
-    double line_free_ns;
-    int64_t retry_ns;
-    uint32_t ring;
-    uint32_t head;
-    uint32_t waiting;
-    int32_t fd;
-    uint32_t island_id;
-    uint32_t number_format;
-    const uint8_t *key; /* of the tags; NULL: there are none */
-};
+#include "repair.h"
 
 /* How many slots are in use over time: aggregator/occupancy.py says what a sample is. */
 struct tb_occupancy {
@@ -49,6 +28,7 @@ struct tb_edge {
     uint64_t *refused;
     uint32_t *taken;
     struct tb_results *results;
+    struct tb_repairs *repairs;
     const struct tb_headers *out; /* of TB_RECEIVE_BATCH rows */
     struct tb_occupancy *occupancy;
     struct tb_engine *engine;

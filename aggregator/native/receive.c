@@ -8,55 +8,40 @@
 #include <time.h>
 
 #include "crc32.h"
+#include "packet.h"
 #include "tag.h"
 
-#define HEADER_BYTES 64u
-#define CHECKSUM_AT 60u
-#define VALUE_BYTES 4u
 #define PROBE_BYTES 8u
-#define MAGIC 0x5442u
-#define VERSION 1u
 #define CONTROL_BYTES 64u
 
-enum kind { CONTRIBUTION = 1, PROBE = 3, FETCH = 7 };
 enum { LAST_REASON = 4 };
 
-struct header {
-    uint8_t kind, flags, reason, source, contributors, number_format;
-    uint16_t shard, value_count;
-    uint32_t job, epoch, round, chunk, number;
-    uint64_t bitmap;
-};
-
-static uint16_t get16(const uint8_t *at) { return (uint16_t)(at[0] << 8 | at[1]); }
-static uint32_t get32(const uint8_t *at) { return (uint32_t)get16(at) << 16 | get16(at + 2); }
-static uint64_t get64(const uint8_t *at) { return (uint64_t)get32(at) << 32 | get32(at + 4); }
-
-/* Whether a whole datagram is a packet of this version; docs/wire-format.md has the layout. */
-static enum tb_refusal parse(const uint8_t *datagram, size_t size, struct header *header) {
+enum tb_refusal tb_parse(const uint8_t *datagram, size_t size, const uint8_t *key, struct tb_header *header) {
     if (size < HEADER_BYTES) return TB_BAD_LENGTH;
     if (get16(datagram) != MAGIC) return TB_BAD_MAGIC;
     if (datagram[2] != VERSION) return TB_BAD_VERSION;
-    *header = (struct header){
+    *header = (struct tb_header){
         .kind = datagram[3],
-        .flags = datagram[4],
+        .flags = datagram[FLAGS_AT],
         .reason = datagram[5],
         .source = datagram[6],
         .contributors = datagram[7],
         .job = get32(datagram + 8),
-        .epoch = get32(datagram + 12),
-        .round = get32(datagram + 16),
+        .epoch = get32(datagram + EPOCH_AT),
+        .round = get32(datagram + ROUND_AT),
         .shard = get16(datagram + 20),
         .value_count = get16(datagram + 22),
         .chunk = get32(datagram + 24),
-        .number = get32(datagram + 28),
+        .number = get32(datagram + NUMBER_AT),
         .number_format = datagram[36],
-        .bitmap = get64(datagram + 40),
+        .bitmap = get64(datagram + BITMAP_AT),
+        .stream = get32(datagram + STREAM_AT),
     };
     if (header->kind < CONTRIBUTION || header->kind > FETCH || header->reason > LAST_REASON) return TB_BAD_KIND;
     if (size != HEADER_BYTES + VALUE_BYTES * header->value_count) return TB_BAD_LENGTH;
     uint32_t crc = tb_datagram_crc32(datagram, size);
-    return crc == get32(datagram + CHECKSUM_AT) ? TB_ADMITTED : TB_BAD_CHECKSUM;
+    if (crc != get32(datagram + CHECKSUM_AT)) return TB_BAD_CHECKSUM;
+    return key && tb_tag(key, datagram, size) != get64(datagram + TB_TAG_AT) ? TB_BAD_TAG : TB_ADMITTED;
 }
 
 /* How many values the chunk has; 0 if there is no such chunk or shard. */
@@ -69,10 +54,9 @@ static uint32_t chunk_values(const struct tb_shape *shape, uint16_t shard, uint3
 }
 
 static enum tb_refusal admit(const struct tb_shape *shape, const uint8_t *datagram, size_t size, uint32_t group,
-                             uint32_t source, struct header *header) {
-    enum tb_refusal refusal = parse(datagram, size, header);
+                             uint32_t source, struct tb_header *header) {
+    enum tb_refusal refusal = tb_parse(datagram, size, shape->key, header);
     if (refusal != TB_ADMITTED) return refusal;
-    if (shape->key && tb_tag(shape->key, datagram, size) != get64(datagram + TB_TAG_AT)) return TB_BAD_TAG;
     const struct tb_flow *flow = shape->flows, *end = shape->flows + shape->flow_count;
     while (flow < end && (flow->group != group || flow->source != source)) flow++;
     if (flow == end) return TB_BAD_GROUP;
@@ -88,11 +72,11 @@ static enum tb_refusal admit(const struct tb_shape *shape, const uint8_t *datagr
 }
 
 int tb_check(const struct tb_shape *shape, const uint8_t *datagram, size_t size, uint32_t group, uint32_t source) {
-    struct header header;
+    struct tb_header header;
     return (int)admit(shape, datagram, size, group, source, &header);
 }
 
-static void note_probe(const struct header *header, const uint8_t *datagram, struct tb_probe *probe) {
+static void note_probe(const struct tb_header *header, const uint8_t *datagram, struct tb_probe *probe) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     const uint8_t *payload = datagram + HEADER_BYTES;
@@ -123,7 +107,8 @@ int tb_receive(int fd, const struct tb_shape *shape, uint8_t *rows, size_t strid
     struct iovec vectors[TB_RECEIVE_BATCH];
     struct sockaddr_in sources[TB_RECEIVE_BATCH];
     _Alignas(struct cmsghdr) uint8_t controls[TB_RECEIVE_BATCH][CONTROL_BYTES];
-    for (size_t i = 0; i < TB_RECEIVE_BATCH; i++) {
+    uint32_t batch = tb_receive_batch(stride);
+    for (size_t i = 0; i < batch; i++) {
         vectors[i] = (struct iovec){.iov_base = rows + i * stride, .iov_len = stride};
         messages[i].msg_hdr = (struct msghdr){
             .msg_name = &sources[i],
@@ -136,14 +121,14 @@ int tb_receive(int fd, const struct tb_shape *shape, uint8_t *rows, size_t strid
     }
     *taken = 0;
     *probe_count = 0;
-    int received = recvmmsg(fd, messages, TB_RECEIVE_BATCH, MSG_DONTWAIT, NULL);
+    int received = recvmmsg(fd, messages, batch, MSG_DONTWAIT, NULL);
     if (received < 0) return errno == EAGAIN || errno == EINTR ? 0 : -1;
     *taken = (uint32_t)received;
     int count = 0;
     for (int i = 0; i < received; i++) {
         uint8_t *datagram = rows + (size_t)i * stride;
         size_t size = messages[i].msg_len;
-        struct header header;
+        struct tb_header header;
         enum tb_refusal refusal = admit(shape, datagram, size, destination(&messages[i].msg_hdr),
                                         sources[i].sin_addr.s_addr, &header);
         if (refusal != TB_ADMITTED) {

@@ -7,7 +7,7 @@
 
 #include "../engines/testbed_engine.h"
 
-/* Why a datagram was refused; the order is that of REASONS in aggregator/receiver.py. */
+/* Why a datagram was refused; the order is that of REASONS in aggregator/repair.py. */
 enum tb_refusal {
     TB_ADMITTED = 0,
     TB_BAD_LENGTH,
@@ -19,6 +19,7 @@ enum tb_refusal {
     TB_BAD_SOURCE,
     TB_BAD_EPOCH,
     TB_BAD_TAG,
+    TB_BAD_STREAM, /* of a request: not of this numbering */
     TB_REFUSALS
 };
 
@@ -49,10 +50,23 @@ struct tb_probe {
     uint32_t group; /* as the packet says it: the first byte of the address is the highest */
 };
 
-/* More would save little of the kernel's time, and packets would leave the cache before they are added. */
-#define TB_RECEIVE_BATCH 16
+#define TB_RECEIVE_BATCH 64
+#define TB_RECEIVE_BYTES (128u << 10)
 
-/* Take up to TB_RECEIVE_BATCH datagrams of a non-blocking socket. Contributions end up in the first rows (`rows`, of
+/* How many datagrams one call takes, in rows of `stride` bytes. With large ones fewer than TB_RECEIVE_BATCH: they would
+ * leave the cache before they are added. `receiver.batch_of` is the same. */
+static inline uint32_t tb_receive_batch(size_t stride) {
+    size_t fit = TB_RECEIVE_BYTES / stride;
+    return fit < 1 ? 1 : fit < TB_RECEIVE_BATCH ? (uint32_t)fit : TB_RECEIVE_BATCH;
+}
+
+struct tb_header;
+
+/* Whether a whole datagram is a packet of this version, with the tag of `key` unless that is NULL; its header is filled
+ * in as far as it could be read. */
+enum tb_refusal tb_parse(const uint8_t *datagram, size_t size, const uint8_t *key, struct tb_header *header);
+
+/* Take up to a batch of datagrams of a non-blocking socket. Contributions end up in the first rows (`rows`, of
  * `stride` bytes each, in TB_RECEIVE_BATCH rows), in order of arrival, with headers and sizes; returns how many. Probes
  * go to `probes` and are counted in `probe_count`. `refused[reason]` is counted up. `taken`: datagrams in all; fewer
  * than the batch means that the socket is empty. Returns -1 with errno on failure. */

@@ -23,11 +23,11 @@ FLAG_RETRANSMITTED = 2
 MAP_BITS = 64  # numbers or chunks that one NACK, gone or fetch speaks of
 
 _HEADER = struct.Struct("!HBBBBBBIIIHHIIIB3xQQII")
-_CHECKSUM = struct.Struct("!I")
+_WORD = struct.Struct("!I")
 _TAG = struct.Struct("!Q")
-_CHECKSUM_AT = HEADER_BYTES - _CHECKSUM.size
-_NO_CHECKSUM = bytes(_CHECKSUM.size)
-_FLAGS_AT = 4
+_EPOCH_AND_ROUND = struct.Struct("!II")
+_FLAGS_AT, _EPOCH_AT, _NUMBER_AT, _TRAILING_EDGE_AT, _STREAM_AT, _CHECKSUM_AT = 4, 12, 28, 32, 56, 60
+_NO_CHECKSUM = bytes(_WORD.size)
 _PROBE = struct.Struct("<Q")
 PROBE_VALUES = _PROBE.size // VALUE_BYTES
 
@@ -121,7 +121,13 @@ def write_packet(out: memoryview, header: Header, payload: memoryview | bytes, k
 
 def write_header(out: memoryview, header: Header, key: bytes | None = None) -> int:
     """Write header, tag and checksum before a payload that is in `out` already; returns the datagram's bytes."""
-    size = HEADER_BYTES + VALUE_BYTES * header.value_count
+    size = put_header(out, header)
+    seal(out[:size], key)
+    return size
+
+
+def put_header(out: memoryview, header: Header) -> int:
+    """Write a header whose checksum is still to come (`seal`); returns the datagram's bytes."""
     _HEADER.pack_into(
         out,
         0,
@@ -146,19 +152,43 @@ def write_header(out: memoryview, header: Header, key: bytes | None = None) -> i
         header.stream,
         0,
     )
-    if key is not None:
-        _TAG.pack_into(out, TAG_AT, packet_tag(key, out[:size]))
-    _CHECKSUM.pack_into(out, _CHECKSUM_AT, zlib.crc32(out[:size]))
-    return size
+    return HEADER_BYTES + VALUE_BYTES * header.value_count
 
 
-def flag_bypassed(datagram: memoryview, key: bytes | None = None) -> None:
-    """Flag a whole datagram as bypassed, in place; tag and checksum follow."""
-    datagram[_FLAGS_AT] |= FLAG_BYPASSED
+def put_number(datagram: memoryview, number: int, stream: int) -> None:
+    """Give a packet its place in an edge's stream; `seal` has to follow."""
+    _WORD.pack_into(datagram, _NUMBER_AT, number)
+    _WORD.pack_into(datagram, _STREAM_AT, stream)
+
+
+def number_of(datagram: memoryview) -> int:
+    """The number of a packet that is known to be well-formed."""
+    number: int = _WORD.unpack_from(datagram, _NUMBER_AT)[0]
+    return number
+
+
+def epoch_and_round(datagram: memoryview) -> tuple[int, int]:
+    """Epoch and round of a packet that is known to be well-formed."""
+    epoch, round_ = _EPOCH_AND_ROUND.unpack_from(datagram, _EPOCH_AT)
+    return epoch, round_
+
+
+def put_trailing_edge(datagram: memoryview, trailing_edge: int) -> None:
+    """Fill in the trailing edge; `seal` has to follow."""
+    _WORD.pack_into(datagram, _TRAILING_EDGE_AT, trailing_edge)
+
+
+def put_flag(datagram: memoryview, flag: int) -> None:
+    """Set one more flag; `seal` has to follow."""
+    datagram[_FLAGS_AT] |= flag
+
+
+def seal(datagram: memoryview, key: bytes | None = None) -> None:
+    """Fill in the tag, if there is a key, and the checksum of a whole datagram."""
     if key is not None:
         _TAG.pack_into(datagram, TAG_AT, packet_tag(key, datagram))
-    _CHECKSUM.pack_into(datagram, _CHECKSUM_AT, 0)
-    _CHECKSUM.pack_into(datagram, _CHECKSUM_AT, zlib.crc32(datagram))
+    _WORD.pack_into(datagram, _CHECKSUM_AT, 0)
+    _WORD.pack_into(datagram, _CHECKSUM_AT, zlib.crc32(datagram))
 
 
 def write_probe(out: memoryview, header: Header, sent_ns: int, key: bytes | None = None) -> int:

@@ -1,8 +1,9 @@
 """Synchronous training by ring all-reduce over TCP, on the same emulated links, namespaces and emulated accelerators.
 
-Every step waits for the all-reduce of the whole payload. PyTorch's Gloo reduces; the kernel's TCP carries. To the
-baseline's advantage the ring is the best there is on the core links, TCP does not slow down after a pause, and the
-first steps, in which it finds its rate, are not counted.
+Every step waits for the all-reduce of the whole payload: by PyTorch's Gloo, or by a plain ring in which every part
+moves on as soon as it is there. The kernel's TCP carries both. To the baseline's advantage the ring is the best there
+is on the core links, TCP does not slow down after a pause, and the first steps, in which it finds its rate, are not
+counted.
 """
 
 import statistics
@@ -36,20 +37,21 @@ from testbed.topology.files import topology_to_json
 from testbed.topology.load import load_topology
 from testbed.verify.check import check_links_quickly
 
-NAME = "ring-all-reduce"
+TRANSPORTS = {"ring-tcp": "tcp", "ring-gloo": "gloo"}
+"""The baselines by name, each with what carries its ring."""
 WARM_UP_STEPS = 2
 _TCP = {"ipv4.tcp_slow_start_after_idle": "0"}
 
 
 def run_ring(settings: RunSettings, console: Console) -> dict[str, Any]:
-    """Train `settings.rounds` steps by ring all-reduce; returns what was predicted and measured, times undilated.
+    """Train `settings.rounds` steps by the ring that `settings.policy` names; returns what was predicted and measured.
 
     Raises TestbedError or PlanError for bad input or an unfit machine, before anything is changed; RunFailed.
     """
     topology = load_topology(settings.topology)
     naming.check_names(topology)
-    if find_spec("torch") is None:
-        raise TestbedError("ring all-reduce needs PyTorch: vagrant/provision.sh --torch installs Debian's")
+    if TRANSPORTS[settings.policy] == "gloo" and find_spec("torch") is None:
+        raise TestbedError("ring-gloo needs PyTorch: vagrant/provision.sh --torch installs Debian's")
     if settings.rounds <= WARM_UP_STEPS:
         raise TestbedError(f"--steps {settings.rounds}: the first {WARM_UP_STEPS} are not counted; ask for more")
     check_run_directory(settings.out)
@@ -61,7 +63,7 @@ def run_ring(settings: RunSettings, console: Console) -> dict[str, Any]:
         f"ring: {' '.join(ring.islands)}: {ring.pipelined_ms:.1f} ms if parts move on by themselves, "
         f"{ring.synchronous_ms:.1f} if every step waits for all"
     )
-    run_dir = make_run_directory(choose_run_directory(settings.out, NAME), settings.out)
+    run_dir = make_run_directory(choose_run_directory(settings.out, settings.policy), settings.out)
     with marked_run(run_dir.path, run_dir.give_to_caller) as state, ExitStack() as undo:
         run_dir.manifest(settings, state.run_id, topology_to_json(topology), asdict(ring))
         network = build_network(topology, links, kind, state.run_id)
@@ -73,7 +75,7 @@ def run_ring(settings: RunSettings, console: Console) -> dict[str, Any]:
         undo.callback(fleet.stop)
         report = _train(fleet, network, ring, settings, state, run_dir)
         summary = {
-            "baseline": NAME,
+            "baseline": settings.policy,
             "topology": topology.name,
             "workload": settings.workload,
             "islands": list(ring.islands),
@@ -113,6 +115,7 @@ def _train(
         fleet.add(spawn("ring", "agents.ring", name, host, state.run_id, run_dir.logs))
     members = fleet.of("ring")
     common = {
+        "transport": TRANSPORTS[settings.policy],
         "world_size": len(ring.islands),
         "interface": naming.HOST_TO_EDGE,
         "meeting_point": str(state.memory / "meeting-point"),
@@ -121,9 +124,15 @@ def _train(
         "seed": settings.seed,
         "values": values,
     }
+    addresses = [naming.host_address(topology.island_ids.index(name)) for name in ring.islands]
     places = {
-        member: {"rank": ring.islands.index(member.island), "island_id": topology.island_ids.index(member.island)}
-        for member in members
+        member: {
+            "rank": rank,
+            "island_id": topology.island_ids.index(member.island),
+            "address": addresses[rank],
+            "next_address": addresses[(rank + 1) % len(addresses)],
+        }
+        for rank, member in enumerate(members)
     }
     fleet.send_each({member: common | place for member, place in places.items()}, "setup")
     fleet.gather(members, "hello", TRAINING_TIMEOUT_S)

@@ -1,13 +1,15 @@
 """The recordings of a run: where their files are, and what the run directory says of them."""
 
+import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from testbed.capture.points import CapturePoint, choose_points
-from testbed.capture.recorder.recording import Recorded, Recording
+from testbed.capture.recorder.recording import Recorded, Recording, check_recorder
 from testbed.errors import TestbedError
-from testbed.links.interface import DirectionCounters, RunningLinks
+from testbed.links.interface import DirectionCounters, LinkError, RunningLinks
 from testbed.run.rundir import RunDirectory, clock_offset
 
 DIRECTORY = "pcap"
@@ -15,12 +17,12 @@ _COUNTERS = (
     *("frames_in", "frames_out", "dropped_queue", "dropped_loss", "dropped_other", "dropped_down"),
     *("duplicated", "corrupted", "reordered"),
 )
-_SETTLE_MS = 50.0  # on top of the longest way through a link
 _LOOK_S = 0.005
+_QUIET_WAYS = 3  # longest ways through a link, one after the other
 
 
 class Captures:
-    """At most one recording goes on at a time."""
+    """At most one recording goes on at a time. For any thread."""
 
     def __init__(
         self,
@@ -29,12 +31,15 @@ class Captures:
         links: RunningLinks,
         run_dir: RunDirectory,
         run_id: str,
+        time_dilation: float,
     ) -> None:
         self._points = points
         self._pids = pids
         self._links = links
         self._run_dir = run_dir
         self._run_id = run_id
+        self._time_dilation = time_dilation
+        self._lock = threading.RLock()
         self._recording: Recording | None = None
         self._number = 0
         self.recorded: list[Recorded] = []
@@ -44,45 +49,58 @@ class Captures:
 
         Raises TestbedError if something is recorded already or nothing has such a name, RunFailed if it cannot be done.
         """
-        if self._recording is not None:
-            raise TestbedError("a recording goes on already; end it with testbed capture stop")
-        points = choose_points(self._points, wanted)
-        directory = self._run_dir.path / DIRECTORY
-        directory.mkdir(exist_ok=True)
-        number = self._number + 1
-        suffix = ".pcapng" if number == 1 else f".{number}.pcapng"
-        files = {point.node: directory / f"{point.node}{suffix}" for point in points}
-        offset_ns = clock_offset()["wall_minus_monotonic_ns"]
-        comment = f"testbed run={self._run_id} recording={number} wall_minus_monotonic_ns={offset_ns}"
-        self._recording = Recording(points, self._pids, files, snap_bytes, comment, self._run_id)
-        self._number = number
-        about = {"recording": number, "points": [point.name for point in points], "capture_bytes": snap_bytes}
-        self._run_dir.event("capture_started", **about, links=self._counters())
-        return about
+        with self._lock:
+            if self._recording is not None:
+                raise TestbedError("a recording goes on already; end it with testbed capture stop")
+            check_recorder()
+            points = choose_points(self._points, wanted)
+            directory = self._run_dir.path / DIRECTORY
+            directory.mkdir(exist_ok=True)
+            number = self._number + 1
+            suffix = ".pcapng" if number == 1 else f".{number}.pcapng"
+            files = {point.node: directory / f"{point.node}{suffix}" for point in points}
+            offset_ns = clock_offset()["wall_minus_monotonic_ns"]
+            comment = (
+                f"testbed run={self._run_id} recording={number} wall_minus_monotonic_ns={offset_ns} "
+                f"time_dilation={self._time_dilation:g}"
+            )
+            self._number = number
+            self._recording = Recording(points, self._pids, files, snap_bytes, comment, self._run_id)
+            about = {"recording": number, "points": [point.name for point in points], "capture_bytes": snap_bytes}
+            self._run_dir.event("capture_started", **about, links=self._counters())
+            return about
 
     def stop(self) -> dict[str, Any]:
-        """End the recording when what is on its way has arrived. Raises TestbedError if there is none, or RunFailed."""
-        if self._recording is None:
-            raise TestbedError("nothing is being recorded; begin with testbed capture start")
-        self._let_links_empty()
-        recording, self._recording = self._recording, None
-        recorded = recording.stop()
-        self.recorded.append(recorded)
-        about = {
-            "recording": self._number,
-            "files": [path.name for path in recorded.files],
-            "frames": recorded.frames,
-            "lost": recorded.lost,
-        }
-        points = {each.point.name: {"arrived": each.arrived, "lost": each.lost} for each in recorded.counts}
-        self._run_dir.event("capture_stopped", **about, points=points, links=self._counters())
-        self._run_dir.give_to_caller()
-        return about
+        """End the recording at once. Raises TestbedError if there is none, or RunFailed."""
+        with self._lock:
+            if self._recording is None:
+                raise TestbedError("nothing is being recorded; begin with testbed capture start")
+            recording, self._recording = self._recording, None
+            counters = self._counters()
+            recorded = recording.stop()
+            self.recorded.append(recorded)
+            about = {
+                "recording": self._number,
+                "directory": str(self._run_dir.path / DIRECTORY),
+                "files": [path.name for path in recorded.files],
+                "frames": recorded.frames,
+                "lost": recorded.lost,
+            }
+            points = {each.point.name: {"arrived": each.arrived, "lost": each.lost} for each in recorded.counts}
+            self._run_dir.event("capture_stopped", **about, points=points, links=counters)
+            self._run_dir.give_to_caller()
+            return about
 
     def finish(self) -> list[str]:
-        """End what is still being recorded; returns warnings about recordings with gaps. Safe to call twice."""
-        if self._recording is not None:
-            self.stop()
+        """End what is still being recorded, when all has arrived; returns warnings about recordings with gaps.
+
+        Safe to call twice.
+        """
+        with self._lock:
+            if self._recording is not None:
+                with suppress(LinkError):  # what has failed carries nothing any more
+                    self._let_links_empty()
+                self.stop()
         return [
             f"recording {number} lacks {recorded.lost} of {recorded.frames + recorded.lost} frames: the machine or the "
             "disk was too slow; try a larger --time-dilation, fewer links or a smaller --capture-bytes"
@@ -91,21 +109,29 @@ class Captures:
         ]
 
     def _let_links_empty(self) -> None:
-        """Wait until no frame is on its way, but not longer than one can be."""
+        """Wait until no frame is on its way, and a little longer: so the captures show that nothing comes any more."""
         directions = self._links.directions().values()
-        longest_ns = max(
-            (each.one_way_delay_ns + each.jitter_ns + 8e9 * each.queue_bytes / each.rate_bps for each in directions),
-            default=0,
+        longest_s = max(
+            (
+                (each.one_way_delay_ns + each.jitter_ns) / 1e9 + 8 * each.queue_bytes / each.rate_bps
+                for each in directions
+            ),
+            default=0.0,
         )
-        deadline = time.monotonic() + (longest_ns / 1e6 + _SETTLE_MS) / 1e3
+        deadline = time.monotonic() + longest_s
         while time.monotonic() < deadline and any(map(_on_the_way, self._links.counters().values())):
             time.sleep(_LOOK_S)
+        time.sleep(_QUIET_WAYS * longest_s)
 
     def _counters(self) -> dict[str, dict[str, int]]:
         """What captures can be compared with: frames of each direction since the links were built."""
+        try:
+            counters = self._links.counters()
+        except LinkError:
+            return {}
         return {
-            f"{source}>{target}": {name: getattr(counters, name) for name in _COUNTERS}
-            for (source, target), counters in self._links.counters().items()
+            f"{source}>{target}": {name: getattr(direction, name) for name in _COUNTERS}
+            for (source, target), direction in counters.items()
         }
 
 

@@ -48,6 +48,17 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
+def add_capture_bytes(parser: argparse.ArgumentParser) -> None:
+    """How much of each frame a recording keeps."""
+    parser.add_argument(
+        "--capture-bytes",
+        type=whole_number(0),
+        default=128,
+        metavar="N",
+        help="how much of each frame is recorded; our headers take 106 bytes; 0: whole frames (default: 128)",
+    )
+
+
 def add_network_options(parser: argparse.ArgumentParser) -> None:
     """The options that say which network is built, and how it is scaled."""
     option = parser.add_argument

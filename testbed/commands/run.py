@@ -8,11 +8,20 @@ from typing import Any
 from agents.outer import OuterSettings
 from aggregator.deadlines import DEADLINE_POLICIES
 from scheduler.exchange import AGGREGATIONS
-from testbed.commands.arguments import add_impairment_options, number, whole_number
+from testbed.commands.arguments import add_capture_bytes, add_impairment_options, number, whole_number
 from testbed.commands.policy_schedule import policy_schedule
 from testbed.errors import TestbedError
 from testbed.run.opening import opened
-from testbed.run.settings import IGPS, NUMBER_FORMATS, REPLANS, EdgeSettings, RunSettings, TrainingSettings
+from testbed.run.settings import (
+    IGPS,
+    NUMBER_FORMATS,
+    REPAIRS,
+    REPLANS,
+    EdgeSettings,
+    RecoverySettings,
+    RunSettings,
+    TrainingSettings,
+)
 from testbed.scale import Scale
 
 
@@ -171,6 +180,24 @@ def add_parser(commands: Any) -> None:
         "f32: for comparison, its sums depend on the order of arrival",
     )
     option("--tags", action="store_true", help="give every packet a keyed tag, and refuse those without")
+    option(
+        "--repair",
+        choices=REPAIRS,
+        default=defaults.recovery.repair,
+        help="what the WAN has lost is counted (none), or fetched from the islands that sent it (source)",
+    )
+    option(
+        "--resend-window-ms",
+        type=number(at_least=0),
+        default=defaults.recovery.resend_window_ms,
+        help="how long an edge keeps what it has sent, so that its hosts can ask for it again",
+    )
+    option(
+        "--resend-memory-gb",
+        type=number(at_least=0),
+        default=defaults.recovery.resend_memory_gb,
+        help="memory of each edge for that, apart from --memory-gb; 0: it keeps nothing",
+    )
     add_impairment_options(parser)
     option("--scenario", type=Path, metavar="FILE", help="what happens to the links during the run (docs/scenarios.md)")
     option(
@@ -181,13 +208,7 @@ def add_parser(commands: Any) -> None:
         metavar="WHERE",
         help="record frames into the run directory: all, core, access, or NODE:LINK for one end of a link",
     )
-    option(
-        "--capture-bytes",
-        type=whole_number(0),
-        default=defaults.capture_bytes,
-        metavar="N",
-        help="how much of each frame is recorded; our headers take 106 bytes; 0: whole frames",
-    )
+    add_capture_bytes(parser)
     option("--seed", type=whole_number(0), default=defaults.seed, help="seed of everything random")
     option("--out", type=Path, metavar="DIR", help="the run directory (default: runs/<UTC time>-<policy>)")
     option("--strict", action="store_true", help="exit 1 also when the median round is more than 5 %% off its plan")
@@ -254,6 +275,7 @@ def _settings(arguments: argparse.Namespace) -> RunSettings:
             slots_per_source=arguments.slots_per_source,
             engine_load_time_s=arguments.engine_load_time_s,
         ),
+        recovery=RecoverySettings(arguments.repair, arguments.resend_window_ms, arguments.resend_memory_gb),
         link_settings=tuple(arguments.link_settings),
         scenario=arguments.scenario,
         capture=tuple(arguments.capture),

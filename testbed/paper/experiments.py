@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,17 @@ from testbed.scale import Scale
 MEMORIES_GB = (0.0, 32.0)
 SEARCH = "search"
 OVERLAPPED = "overlapped training"
-RING = "ring all-reduce"
+RING = "ring all-reduce, plain TCP"
+GLOO_RING = "ring all-reduce, Gloo"
 MOST_DEVIATION = 0.05
 _ATTEMPTS = 2
 
 # Rounds of a run: whole passes, some for a median; a pass of `pairs` has nine rounds.
 _ROUNDS = {"all-to-all": 6, "triangles": 8, "pairs": 18, "regional": 6, SEARCH: 9}
 _OVERLAPPED_ROUNDS = 16
-_RING_STEPS = 14
+# Nine islands that train without a pause, and their network, are much for two cores.
+_LIGHT_WORKLOAD = "characters"
+_RING_STEPS = 10
 
 Summary = Mapping[str, Any]
 
@@ -82,13 +86,14 @@ def experiments(scale: Scale, links: str, seed: int) -> list[Experiment]:
         common,
         policy="triangles",
         memory_gb=0.0,
-        workload="digits",
+        workload=_LIGHT_WORKLOAD if find_spec("torch") else "digits",
         training=overlapped,
         rounds=_OVERLAPPED_ROUNDS,
     )
     found.append(Experiment(OVERLAPPED, settings, run_experiment))
-    ring = replace(common, policy="ring-all-reduce", training=TrainingSettings(), rounds=_RING_STEPS)
-    found.append(Experiment(RING, ring, run_ring))
+    for key, name in ((RING, "ring-tcp"), (GLOO_RING, "ring-gloo")):
+        ring = replace(common, policy=name, training=TrainingSettings(), rounds=_RING_STEPS)
+        found.append(Experiment(key, ring, run_ring))
     return found
 
 
@@ -100,28 +105,31 @@ def carry_out(experiment: Experiment, directory: Path, progress: Console) -> Out
         out = directory / (name if attempt == 0 else f"{name}-again")
         try:
             summary = experiment.do(replace(experiment.settings, out=out), Console(quiet=True))
-        except (TestbedError, RunFailed) as error:
-            outcome = Outcome(None, str(error))
+        except TestbedError as error:
             progress.print(f"{experiment.key}: {error}")
-            if isinstance(error, TestbedError):
-                break
+            return Outcome(None, str(error))
+        except RunFailed as error:
+            progress.print(f"{experiment.key}: {error}")
+            outcome = Outcome(outcome.summary, str(error))
             continue
-        outcome = Outcome(summary)
         progress.print(f"{experiment.key}: {_in_short(summary)}")
-        if _on_time(summary):
+        if outcome.summary is None or _lateness(summary) < _lateness(outcome.summary):
+            outcome = Outcome(summary)
+        if _lateness(summary) <= MOST_DEVIATION:
             break
     return outcome
 
 
-def _on_time(summary: Summary) -> bool:
+def _lateness(summary: Summary) -> float:
+    """How far the median round is off its plan, as a share."""
     ratio = summary["measured"].get("round_time_ratio")
-    return ratio is None or abs(ratio["median"] - 1) <= MOST_DEVIATION
+    return 0.0 if ratio is None else abs(float(ratio["median"]) - 1)
 
 
 def _in_short(summary: Summary) -> str:
     measured = summary["measured"]
     if "exchange_ms" in measured:
-        return f"{measured['exchange_ms']['median']:.1f} ms an all-reduce, idle {measured['idle_fraction']:.1%}"
+        return f"{measured['exchange_ms']['mean']:.1f} ms an all-reduce, idle {measured['idle_fraction']:.1%}"
     text = f"{measured['round_time_ms']['median']:.1f} ms of {summary['predicted']['round_time_ms']:.1f}"
     busy = summary["training"]["busy_fraction"]
     return text if busy is None else f"{text}, islands trained {busy:.1%} of the time"

@@ -18,7 +18,7 @@ from testbed.run.frames import Framing
 from testbed.run.settings import REFERENCE_PAYLOAD_GB
 
 WORKLOADS = ("digits", "characters")
-TRAINED_S = 40.0  # of emulated time
+TRAINED_S = 20.0  # of emulated time
 _POINTS = 10  # of a curve, beside its first
 _AT_ONCE = 2
 SCHEDULES = (("all-to-all", 32.0), ("triangles", 0.0), ("pairs", 0.0), ("regional", 0.0))

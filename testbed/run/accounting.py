@@ -95,13 +95,19 @@ def link_loads(
     extra: Mapping[Direction, int],
     framing: Framing,
     records: Sequence[RoundRecord],
-    allowed_bytes: int,
+    allowed_bytes: Mapping[Direction, int],
 ) -> list[LinkLoad]:
     """Planned and measured loads of every direction in the rounds of `records`.
 
-    `extra`: bytes beyond the planned streams, as unsummed_bytes has them.
+    `extra`: bytes beyond the planned streams, as unsummed_bytes has them. `allowed_bytes`: what may come on top, or be
+    missing; so may frames that links were asked to lose, anywhere behind.
     """
     loads = []
+    lost = sum(
+        record.after[direction].dropped_loss - record.before[direction].dropped_loss
+        for record in records
+        for direction in planned
+    )
     for direction, streams in planned.items():
         spans = [(record.before[direction], record.after[direction]) for record in records]
         routing = sum(record.routing_bytes.get(direction, 0) for record in records)
@@ -115,7 +121,7 @@ def link_loads(
                 measured_bytes=sum(last.bytes_in - first.bytes_in for first, last in spans) - routing,
                 routing_bytes=routing,
                 dropped_frames=dropped,
-                allowed_bytes=allowed_bytes,
+                allowed_bytes=allowed_bytes[direction] + lost * framing.full_frame_bytes,
             )
         )
     return loads

@@ -13,6 +13,7 @@ from aggregator.wire.control import Message
 from scheduler.plan import plan_to_json
 from testbed.capture.captures import Captures
 from testbed.errors import RunFailed
+from testbed.live.capture_commands import capture_commands
 from testbed.live.conducting import conducting_commands
 from testbed.live.link_commands import link_commands
 from testbed.live.links import LiveLinks
@@ -41,6 +42,7 @@ from testbed.run.preparing import Prepared, prepare
 from testbed.run.processes import TRAINING_TIMEOUT_S, Fleet
 from testbed.run.program import Epoch
 from testbed.run.reacting import Reactor
+from testbed.run.repairs import fetched_bytes, last_hop_repair_bytes
 from testbed.run.reporting import (
     report_end,
     report_reaction,
@@ -243,8 +245,10 @@ def _build(
         f"network: {len(network.pids)} nodes and {len(prepared.links)} links in {time.monotonic() - began:.2f} s"
     )
     run_dir.event("network_built", nodes=len(network.pids), links=len(prepared.links))
-    captures = Captures(prepared.capture_points, network.pids, network.links, run_dir, state.run_id)
+    dilation = settings.scale.time_dilation
+    captures = Captures(prepared.capture_points, network.pids, network.links, run_dir, state.run_id, dilation)
     undo.callback(captures.finish)
+    live.commands |= capture_commands(captures)
     if settings.capture:
         captures.start(settings.capture, settings.capture_bytes)
     _check_links(prepared, network, run_dir, console)
@@ -252,7 +256,7 @@ def _build(
     fleet = Fleet(run_dir.logs)
     undo.callback(fleet.stop)
     links = LiveLinks(prepared.links, network.links, settings.scale)
-    live.commands |= link_commands(links, run_dir.event)
+    live.commands |= link_commands(links, run_dir.event) | capture_commands(captures)
     planner = Planner(state.run_id, run_dir.logs)
     undo.callback(planner.stop)
     in_force = links.in_force(topology)
@@ -393,7 +397,9 @@ def _loads(
     unicast = planned_streams(rounds, topology, settings.aggregation, hosts, copies=True)
     # Where hosts sum, nothing is summed at the edges by plan.
     extra = unsummed_bytes(steady, prepared.framing, hosts) if settings.aggregation == "edge" else {}
-    allowed = UNPLANNED_BYTES + PROBING_BYTES * (introductions - 1)
+    repairs = last_hop_repair_bytes(steady, hosts)
+    anywhere = UNPLANNED_BYTES + PROBING_BYTES * (introductions - 1) + fetched_bytes(steady, prepared.framing)
+    allowed = {direction: anywhere + repairs.get(direction, 0) for direction in planned}
     return link_loads(planned, unicast, extra, prepared.framing, steady, allowed)
 
 

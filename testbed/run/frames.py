@@ -8,6 +8,7 @@ from scheduler.plan import RoundPlan
 from scheduler.topology import Topology
 from testbed.errors import TestbedError
 from testbed.links.interface import MTU_BYTES
+from testbed.run.arrivals import path_delays_ms
 from testbed.scale import Scale
 
 
@@ -66,7 +67,7 @@ def packetisation_ms(planned: RoundPlan, topology: Topology, scale: Scale, frame
     receivers of planned last byte plus these, less the planned round time.
     """
     islands = {island.id: island for island in topology.islands}
-    links = {(link.source, link.target): link for link in topology.links}
+    rates_gbps = {(link.source, link.target): link.rate_gbps for link in topology.links}
 
     def transmission_ms(rate_gbps: float) -> float:
         return frame * 8 / scale.rate_bps(rate_gbps) * 1e3 / scale.time_dilation
@@ -74,12 +75,10 @@ def packetisation_ms(planned: RoundPlan, topology: Topology, scale: Scale, frame
     latest_ms = 0.0
     for flow in planned.flows:
         source = islands[flow.source]
-        delay_ms = {flow.source: 0.0}
+        delay_ms = path_delays_ms(flow, topology)
         extra_ms = {flow.source: source.access_one_way_delay_ms + transmission_ms(source.access_up_gbps)}
         for parent, child in flow.links:
-            link = links[parent, child]
-            delay_ms[child] = delay_ms[parent] + link.one_way_delay_ms
-            extra_ms[child] = extra_ms[parent] + transmission_ms(link.rate_gbps)
+            extra_ms[child] = extra_ms[parent] + transmission_ms(rates_gbps[parent, child])
         for name in flow.receivers:
             receiver = islands[name]
             access_ms = receiver.access_one_way_delay_ms + transmission_ms(receiver.access_down_gbps)

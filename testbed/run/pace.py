@@ -36,6 +36,11 @@ class Pace:
         self._next_step = 0
         self._planned_ns = 0  # from the start of the first round to that of the next one
 
+    @property
+    def set_training_s(self) -> float:
+        """How long a set number of steps lasts; 0 where they fill what time there is."""
+        return (self._fixed or 0) * self.step_ns / 1e9
+
     def period_ns(self, epoch: Epoch) -> int:
         """The planned time from a round's start to the next one's."""
         if not self.overlap:

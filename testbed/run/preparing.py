@@ -56,9 +56,11 @@ class Prepared:
         Raises TestbedError if the run's plane cannot carry it on what is `left` of the network.
         """
         settings, scale = self.settings, self.settings.scale
-        hosts, copies = settings.hosts_per_island, settings.copies
-        epoch = make_epoch(number, plan, self.topology, self.framing, scale, hosts, copies, live, used_groups)
-        refusal = plane_refusal(self.plane, left, [*live, *epoch.distinct_trees()])
+        hosts, copies, fetch = settings.hosts_per_island, settings.copies, settings.recovery.fetch
+        epoch = make_epoch(number, plan, self.topology, self.framing, scale, hosts, copies, live, used_groups, fetch)
+        # Where routers find the ways, those of trees from before a link changed are the new ones by now.
+        beside = [] if self.plane.finds_ways else live
+        refusal = plane_refusal(self.plane, left, [*beside, *epoch.distinct_trees()])
         if refusal is not None:
             raise TestbedError(f"multicast plane {self.plane.name}: {refusal}")
         return epoch
@@ -83,7 +85,7 @@ def prepare(settings: RunSettings) -> Prepared:
     _check_workload(workload, settings, len(topology.islands), framing)
     hosts, copies = settings.hosts_per_island, settings.copies
     naming.check_hosts(hosts)
-    epoch = make_epoch(0, plan, topology, framing, settings.scale, hosts, copies)
+    epoch = make_epoch(0, plan, topology, framing, settings.scale, hosts, copies, fetch=settings.recovery.fetch)
     built = emulated_links(topology, settings.scale, settings.seed, hosts)
     links = applied(built, settings.link_settings, settings.scale)
     check_machine(len(naming.node_names(topology, hosts)))

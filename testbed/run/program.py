@@ -8,6 +8,7 @@ from scheduler.plan import Plan, RoundPlan
 from scheduler.topology import Topology
 from testbed.multicast.groups import Tree, TreeKey, allocate_trees
 from testbed.network import naming
+from testbed.run.arrivals import planned_arrivals
 from testbed.run.frames import Framing, packetisation_ms, shard_values
 from testbed.scale import Scale
 
@@ -15,16 +16,24 @@ from testbed.scale import Scale
 DEADLINE_SLACK_MS = 200.0
 # Hosts give a round up when every slot of every edge has certainly been evicted and sent on.
 GIVE_UP_SLACK_MS = 500.0
+# With repair from the sources: when sums that were given up have reached the hosts, and how long fetching may take.
+FETCH_SLACK_MS = 50.0
+FETCH_TIME_MS = 5000.0
 
 
 @dataclass(frozen=True)
 class Phase:
-    """One place in the schedule, in emulated time."""
+    """One place in the schedule, in emulated time.
+
+    `deadlines_ns`: by island, of a slot from its first contribution on. `fetch_ns` and `give_up_ns` count from the
+    start of the round: when hosts fetch what they have not got, if they do, and when they give it up.
+    """
 
     cliques: tuple[tuple[str, ...], ...]
     planned_ns: int
     packetisation_ns: int
-    deadline_ns: int
+    deadlines_ns: Mapping[str, int]
+    fetch_ns: int
     give_up_ns: int
 
 
@@ -79,7 +88,7 @@ class Epoch:
             "epoch": self.number,
             "groups": [{"group": group, "source": source} for group, source in sorted(flows)],
             "phases": [
-                {"expected": self.expected(number, island), "deadline_ns": phase.deadline_ns}
+                {"expected": self.expected(number, island), "deadline_ns": phase.deadlines_ns[island]}
                 for number, phase in enumerate(self.phases)
             ],
         }
@@ -121,14 +130,16 @@ def make_epoch(
     copies: bool = False,
     live: Collection[Tree] = (),
     used_groups: Collection[str] = (),
+    fetch: bool = False,
 ) -> Epoch:
     """The epoch that runs `plan`, beside the `live` trees of epochs before, and on groups not used if there are any.
 
-    With `copies` all of a host's packets come from the address that it is known by: there are no trees to tell apart.
+    With `fetch` hosts fetch what they have not got. With `copies` all of a host's packets come from the address that it
+    is known by: there are no trees to tell apart.
     Raises TestbedError if its trees cannot have groups.
     """
     island_ids = {island.id: island_id for island_id, island in enumerate(topology.islands)}
-    phases = tuple(_phase(planned, topology, framing, scale) for planned in plan.rounds)
+    phases = tuple(_phase(planned, topology, framing, scale, fetch) for planned in plan.rounds)
     trees = allocate_trees(plan, island_ids, hosts, live, used_groups)
     if copies:
         trees = {
@@ -139,13 +150,26 @@ def make_epoch(
     return Epoch(number, plan, period_ns, phases, trees, island_ids, scale, tuple(shard_values(framing, hosts)), copies)
 
 
-def _phase(planned: RoundPlan, topology: Topology, framing: Framing, scale: Scale) -> Phase:
+def _phase(planned: RoundPlan, topology: Topology, framing: Framing, scale: Scale, fetch: bool) -> Phase:
     packetisation = packetisation_ms(planned, topology, scale, framing.full_frame_bytes)
-    deadline_ms = planned.round_time_ms + packetisation + DEADLINE_SLACK_MS
+    longest_ms = planned.round_time_ms + packetisation + DEADLINE_SLACK_MS
+    deadlines_ms = {island.id: longest_ms for island in topology.islands}
+    last_eviction_ms = planned.round_time_ms + longest_ms
+    if fetch:
+        # The sooner a sum is given up the sooner what it lacks is fetched; what is merely late bypasses and is merged.
+        arrivals = planned_arrivals(planned, topology)
+        deadlines_ms |= {
+            island: arrival.spread_ms + packetisation + DEADLINE_SLACK_MS for island, arrival in arrivals.items()
+        }
+        evictions_ms = [arrival.first_end_ms + deadlines_ms[island] for island, arrival in arrivals.items()]
+        last_eviction_ms = max(evictions_ms, default=0.0) + packetisation
+    fetch_ms = last_eviction_ms + packetisation + FETCH_SLACK_MS
+    give_up_ms = fetch_ms + FETCH_TIME_MS if fetch else last_eviction_ms + GIVE_UP_SLACK_MS
     return Phase(
         cliques=planned.cliques,
         planned_ns=scale.emulated_ns(planned.round_time_ms),
         packetisation_ns=scale.emulated_ns(packetisation),
-        deadline_ns=scale.emulated_ns(deadline_ms),
-        give_up_ns=scale.emulated_ns(planned.round_time_ms + deadline_ms + GIVE_UP_SLACK_MS),
+        deadlines_ns={island: scale.emulated_ns(deadline_ms) for island, deadline_ms in deadlines_ms.items()},
+        fetch_ns=scale.emulated_ns(fetch_ms),
+        give_up_ns=scale.emulated_ns(give_up_ms),
     )

@@ -69,7 +69,8 @@ def report_round(
 ) -> None:
     """Say how a round was."""
     scale, rounds = prepared.settings.scale, prepared.settings.rounds
-    expected, delivered = record.total("expected"), record.total("delivered")
+    expected, delivered, repaired = (record.total(name) for name in ("expected", "delivered", "repaired"))
+    repairs = f" ({repaired} repaired)" if repaired else ""
     right = "exact" if prepared.settings.number_format != "f32" else "right but for rounding"
     verdict = f"sums {right}" if record.exact else "SUMS WRONG"
     verdict += ", digests equal" if record.digests_equal else ", DIGESTS DIFFER"
@@ -85,7 +86,7 @@ def report_round(
         f"round {record.number + 1:>{len(str(rounds))}}/{rounds}: "
         f"{scale.undilated_ms(record.completion_ns):.1f} ms of {scale.undilated_ms(record.planned_ns):.1f} "
         f"+ {scale.undilated_ms(record.packetisation_ns):.1f}, ratio {record.ratio:.3f}, "
-        f"{delivered} of {expected} contributions, {verdict}"
+        f"{delivered} of {expected} contributions{repairs}, {verdict}"
     )
     for restart in record.restarts:
         console.print(f"{restart.process} ended ({restart.how}); started again within {restart.outage_s:.2f} s")

@@ -170,7 +170,7 @@ class Rounds:
         self._pace = pace
         self._hooks = hooks
         time_dilation = epochs.current.scale.time_dilation
-        self._training_timeout_s = TRAINING_TIMEOUT_S * time_dilation
+        self._training_timeout_s = TRAINING_TIMEOUT_S * time_dilation + pace.set_training_s
         self._answer_timeout_s = ANSWER_TIMEOUT_S * time_dilation
         self._next_start_ns = 0
         self._training_began_ns = 0
@@ -223,8 +223,8 @@ class Rounds:
         before, routing_before = self._hooks.counters(), self._hooks.routing_bytes()
         start_ns = max(self._next_start_ns, time.monotonic_ns() + START_MARGIN_NS)
         self._next_start_ns = start_ns + self._pace.period_ns(epoch)
-        give_up_ns = start_ns + phase.give_up_ns
-        fleet.send(data_planes, "start", round=number, start_ns=start_ns, give_up_ns=give_up_ns)
+        fetch_ns, give_up_ns = start_ns + phase.fetch_ns, start_ns + phase.give_up_ns
+        fleet.send(data_planes, "start", round=number, start_ns=start_ns, fetch_ns=fetch_ns, give_up_ns=give_up_ns)
         if self._pace.overlap:
             self._train(number, start_ns)
         self._hooks.started(number, start_ns)

@@ -25,11 +25,11 @@ from testbed.scale import Scale
 _ROUNDS, _MEMORY, _MIXING = "rounds.csv", "memory.csv", "mixing.csv"
 _ROUND_COLUMNS = (
     *("round", "epoch", "phase", "start_ms", "completion_ms", "planned_ms", "packetisation_ms", "ratio"),
-    *("expected", "delivered", "exact", "digests_equal", "steps", "trustworthy", "reasons"),
+    *("expected", "delivered", "repaired", "exact", "digests_equal", "steps", "trustworthy", "reasons"),
 )
 _MEMORY_COLUMNS = ("round", "island", "ms", "slots", "memory_gb")
 _MIXING_COLUMNS = ("round", "island", "contributor", "weight")
-_REPORTED_PACKAGES = ("testbed", "numpy", "networkx", "pulp", "highspy", "pyroute2", "scikit-learn")
+_REPORTED_PACKAGES = ("testbed", "numpy", "networkx", "pulp", "highspy", "pyroute2", "scikit-learn", "torch")
 
 
 class RunDirectory:
@@ -84,6 +84,7 @@ class RunDirectory:
             round(record.ratio, 5),
             record.total("expected"),
             record.total("delivered"),
+            record.total("repaired"),
             record.exact,
             record.digests_equal,
             record.steps,

@@ -13,6 +13,7 @@ from testbed.scale import Scale
 REFERENCE_PAYLOAD_GB = 1.692  # fitted, together with the delays of nine-city
 IGPS = ("none", "ospf", "ospf-no-bfd")
 REPLANS = ("outages", "always", "never")
+REPAIRS = ("none", "source")
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,24 @@ class EdgeSettings:
 
 
 @dataclass(frozen=True)
+class RecoverySettings:
+    """How losses are repaired; docs/recovery.md explains.
+
+    `repair`: of the WAN's losses, `none` or `source`. `resend_window_ms` and `resend_memory_gb` bound what each edge
+    keeps of what it has sent to its hosts; without memory it keeps nothing, and the last hop is not repaired either.
+    """
+
+    repair: str = "none"
+    resend_window_ms: float = 500.0
+    resend_memory_gb: float = 8.0
+
+    @property
+    def fetch(self) -> bool:
+        """Whether hosts fetch from the sources what they have not got."""
+        return self.repair == "source"
+
+
+@dataclass(frozen=True)
 class PolicyChange:
     """Another policy takes over: from a round on, counted from 0, or at the first boundary after a time (undilated).
 
@@ -110,6 +129,7 @@ class RunSettings:
     number_format: str = "fixed"
     tags: bool = False
     edge: EdgeSettings = field(default_factory=EdgeSettings)
+    recovery: RecoverySettings = field(default_factory=RecoverySettings)
     link_settings: tuple[LinkSetting, ...] = ()
     scenario: Path | None = None
     capture: tuple[str, ...] = ()

@@ -30,6 +30,9 @@ EXCHANGE_DEPTH = 4  # rounds that an exchange area holds: the one on its way, an
 MOST_CATCH_UP_MS = 20.0
 MEMORY_FLOOR_MS = 5.0
 MEMORY_FLOOR_SLOTS = 32
+# Undilated. What is missing is waited for at least so long before it is asked for.
+HOLD_OFF_MS = 10.0
+REPAIR_INTERVAL_MS = 5.0
 
 _MODULES = {"edge": "aggregator.edge", "dataplane": "agents.dataplane", "trainer": "agents.trainer"}
 
@@ -182,6 +185,7 @@ def _set_up(start_up: StartUp, process: Process) -> dict[str, Any]:
             "deadline_policy": settings.edge.deadline,
             "slots_per_source": max(1, int(share * slots)) if share < 1 else None,
             "tag_key": tag_key,
+            **_resend_fields(start_up, island_id),
             "engine_load_s": settings.scale.emulated_ns(settings.edge.engine_load_time_s * 1e3) / 1e9,
         }
     if process.role == "dataplane":
@@ -198,6 +202,7 @@ def _set_up(start_up: StartUp, process: Process) -> dict[str, Any]:
                 "address": naming.host_address(island_id, process.host),
                 "most_catch_up_ns": settings.scale.emulated_ns(MOST_CATCH_UP_MS),
                 "interface": naming.HOST_TO_EDGE,
+                "repair": _repair_fields(start_up, process, island_id),
             }
         )
     return (
@@ -212,6 +217,33 @@ def _set_up(start_up: StartUp, process: Process) -> dict[str, Any]:
             "exchange": _exchange_settings(settings).to_message(),
         }
     )
+
+
+def _resend_fields(start_up: StartUp, island_id: int) -> dict[str, Any]:
+    """What an edge is told of repair."""
+    scale, recovery = start_up.settings.scale, start_up.settings.recovery
+    round_trip_ms = 2 * start_up.topology.islands[island_id].access_one_way_delay_ms
+    return {
+        "resend_window_ns": scale.emulated_ns(recovery.resend_window_ms),
+        "resend_bytes": scale.size_bytes(recovery.resend_memory_gb),
+        "heartbeat_ns": scale.emulated_ns(HOLD_OFF_MS),
+        "repair_interval_ns": scale.emulated_ns(max(REPAIR_INTERVAL_MS, round_trip_ms)),
+    }
+
+
+def _repair_fields(start_up: StartUp, process: Process, island_id: int) -> dict[str, Any]:
+    """What a data plane is told of repair: field `repair` of its `setup`."""
+    settings = start_up.settings
+    uplink_bps = settings.scale.rate_bps(start_up.topology.islands[island_id].access_up_gbps)
+    shards = start_up.epoch.shard_values
+    others = [other for other in start_up.epoch.island_ids.values() if other != island_id]
+    return {
+        "edge_address": naming.edge_address(island_id),
+        "peers": {naming.host_address(other, process.host): other for other in others},
+        "fetch": settings.recovery.fetch,
+        "hold_off_ns": settings.scale.emulated_ns(HOLD_OFF_MS),
+        "uplink_bps": uplink_bps * shards[process.host - 1] / sum(shards),
+    }
 
 
 def _make_area(start_up: StartUp, island: str) -> ExchangeArea:

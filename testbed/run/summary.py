@@ -14,11 +14,13 @@ from testbed.run.accounting import LinkLoad
 from testbed.run.failures import Reaction
 from testbed.run.mixing import measured_divergence
 from testbed.run.program import Epoch
+from testbed.run.repairs import repair_counts
 from testbed.run.rounds import RoundRecord
 from testbed.run.settings import RunSettings
 from testbed.run.startup import MemoryBudget
 from testbed.run.strain import Strain, suggestion
 from testbed.run.swaps import Swap
+from testbed.run.training_summary import training_summary
 from testbed.scale import Scale
 
 STRICT_RATIO = 0.05
@@ -63,6 +65,7 @@ def summarise(outcome: Outcome) -> dict[str, Any]:
     )
     expected = sum(record.total("expected") for record in records)
     delivered = sum(record.total("delivered") for record in records)
+    repaired = sum(record.total("repaired") for record in records)
     floats = outcome.settings.number_format == "f32"
     # Sums of floats cannot be exact or not: null, unless one is wrong by more than rounding.
     right = all(record.exact for record in records)
@@ -81,7 +84,8 @@ def summarise(outcome: Outcome) -> dict[str, Any]:
         )
     lost = expected - delivered
     if lost:
-        warnings.append(f"{lost} contributions were lost")
+        hint = "" if outcome.settings.recovery.fetch else "; --repair source fetches what the WAN has lost"
+        warnings.append(f"{lost} contributions were lost{hint}")
     if not right:
         warnings.append("an applied sum differs from the sum of what was sent")
     if floats:
@@ -130,13 +134,14 @@ def summarise(outcome: Outcome) -> dict[str, Any]:
         "untrusted_rounds": untrusted,
         "exact": exact,
         "digests_equal": digests_equal,
-        "contributions": {"sent": expected, "delivered": delivered, "lost": lost, "repaired": 0},
+        "contributions": {"sent": expected, "delivered": delivered, "lost": lost, "repaired": repaired},
+        "repair": {"wan": outcome.settings.recovery.repair, **repair_counts(outcome.records)},
         "results": {
             name: sum(record.total(name) for record in records) for name in ("complete", "partial", "bypassed")
         },
         "memory": _memory(outcome),
         "number_format": outcome.settings.number_format,
-        "training": _training(outcome),
+        "training": training_summary(records, outcome.settings.training, scale),
         "values": {
             name: sum(int(report[name]) for record in records for report in record.ready.values())
             for name in ("saturated", "non_finite", "denormal")
@@ -254,28 +259,6 @@ def _memory(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _training(outcome: Outcome) -> dict[str, Any]:
-    """Steps, and the share of the time in which the emulated accelerators computed; null if steps take no set time."""
-    settings, scale, records = outcome.settings.training, outcome.settings.scale, outcome.records
-    steps = sum(record.steps for record in records)
-    elapsed_ms = scale.undilated_ms(records[-1].ended_ns - records[0].training_began_ns)
-    compute_ms = [
-        scale.undilated_ms(report["compute_ns"]) / report["steps"]
-        for record in records
-        for report in record.trained.values()
-        if report["steps"]
-    ]
-    return {
-        "overlap": int(settings.overlap),
-        "step_ms": settings.step_ms,
-        "steps": steps,
-        "elapsed_ms": elapsed_ms,
-        "steps_per_s": steps / elapsed_ms * 1e3,
-        "busy_fraction": steps * settings.step_ms / elapsed_ms if settings.step_ms else None,
-        "compute_ms": {"median": statistics.median(compute_ms), "max": max(compute_ms)} if compute_ms else None,
-    }
-
-
 def _untrusted(outcome: Outcome) -> list[dict[str, Any]]:
     return [
         {"round": record.number, "reasons": list(strain.reasons)}
@@ -383,6 +366,7 @@ def print_table(console: Console, summary: Mapping[str, Any]) -> None:
     contributions, results = summary["contributions"], summary["results"]
     table.add_row("contributions delivered", str(contributions["sent"]), str(contributions["delivered"]))
     table.add_row("  lost", "0", str(contributions["lost"]))
+    table.add_row("  repaired", "0", str(contributions["repaired"]))
     table.add_row("results complete / partial / bypassed", "", " / ".join(str(count) for count in results.values()))
     exact = summary["exact"]
     table.add_row("sums exact", "yes", "no: f32, within rounding" if exact is None else _yes(exact))

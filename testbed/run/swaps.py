@@ -4,6 +4,7 @@ the rounds, one after the other, in a thread of their own; in force from the nex
 A swap that cannot be planned or made ready is given up, with the reason, and the policy before it goes on.
 """
 
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -129,11 +130,9 @@ class Swaps:
             to_come, self._scheduled = list(self._scheduled.values()), {}
             later = {task.number for task in to_come}
             wanted = [swap for swap in self._swaps if swap.state != "failed" and swap.number not in later]
-            policy, memory_gb = (
-                (wanted[-1].policy, wanted[-1].memory_gb)
-                if wanted
-                else (self._settings.policy, self._settings.memory_gb)
-            )
+            # What was asked for first may be in force last: by schedule, at a round of its own.
+            last = max(wanted, key=_when, default=self._settings)
+            policy, memory_gb = last.policy, last.memory_gb
             if all(self._swaps[task.number].cause != "links" for task in self._tasks):
                 # One that has not begun will be planned for the network as it is then.
                 self.request(policy, memory_gb, "links")
@@ -266,6 +265,11 @@ class Swaps:
         with self._changed:
             steps_ms = {**self._swaps[number].steps_ms, "installing": (time.monotonic_ns() - began_ns) / 1e6}
             self._note(number, state="ready", steps_ms=steps_ms)
+
+
+def _when(swap: Swap) -> tuple[float, int]:
+    """Orders swaps by when they are, or shall be, in force."""
+    return (math.inf if swap.first_round is None else swap.first_round, swap.number)
 
 
 def _latest_round(swap: Swap) -> int:

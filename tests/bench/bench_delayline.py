@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
@@ -130,46 +131,68 @@ def measure_rate() -> None:
             )
 
 
-def plain_veth(size: int, seconds: float) -> float:
-    """Frames per second that a sender and a receiver get through a veth pair with nothing in between."""
+def plain_veth(size: int, seconds: float) -> tuple[float, float, float]:
+    """What a sender and a receiver do through a veth pair with nothing in between.
+
+    Frames per second that arrive, and processor time per frame, in us, of sender and receiver.
+    """
     a, b = Node("a"), Node("b")
     try:
         make_pairs([(PairEnd("to-b", a.pid), PairEnd("to-a", b.pid))])
         bring_up(a.pid, ["to-b"])
         bring_up(b.pid, ["to-a"])
         out, into = a.open(lambda: open_load_socket("to-b")), b.open(lambda: open_load_socket("to-a", receives=True))
-        sink = Sink(into, size)
-        Load([out], size, 2_000_000, seconds).finish()
-        return sink.finish() / seconds
+        sink, load = Sink(into, size), Load([out], size, 2_000_000, seconds)
+        sent, received = load.finish(), sink.finish()
+        return received / seconds, load.used_ns / 1e3 / sent, sink.used_ns / 1e3 / received
     finally:
         a.close()
         b.close()
 
 
-def through_link(size: int, frames_per_s: float, seconds: float) -> tuple[float, int, int, float, int]:
-    """Rate sent, frames lost in the line, p99 lateness, its processor use, frames that the receiver missed."""
+@dataclass(frozen=True)
+class Passage:
+    """`costs_us`: processor time per frame of sender, line and receiver. `missed`: by the receiver, of what came."""
+
+    frames_per_s: float
+    lost: int
+    missed: int
+    late_p99_ns: int
+    costs_us: tuple[float, float, float]
+
+
+def through_link(size: int, frames_per_s: float, seconds: float) -> Passage:
     with bench() as b:
         running = b.build(link("a", "b", direction(30.0, MOST_RATE_BPS / 1e6, 100_000_000)))
         sink = Sink(open_load(b, "b", "a", receives=True), size)
         pid = process_of(b)
         used = processor_seconds(pid)
-        sent = Load([open_load(b, "a", "b")], size, frames_per_s, seconds).finish()
-        cores = (processor_seconds(pid) - used) / seconds
+        load = Load([open_load(b, "a", "b")], size, frames_per_s, seconds)
+        sent = load.finish()
         counters = settled(running, ("a", "b"), sent)
+        line_ns = (processor_seconds(pid) - used) * 1e9
         lost = counters.dropped_other + counters.dropped_queue + sent - counters.frames_in
-        return sent / seconds, lost, counters.lateness.quantile_ns(0.99), cores, counters.frames_out - sink.finish()
+        missed = counters.frames_out - sink.finish()
+        costs = (load.used_ns / 1e3 / sent, line_ns / 1e3 / sent, sink.used_ns / 1e3 / sent)
+        return Passage(sent / seconds, lost, missed, counters.lateness.quantile_ns(0.99), costs)
 
 
 def measure_throughput() -> None:
     print("\nFrames/s through one link of 30 ms; sender, line and receiver share the processors")
     for size in (1514, 9014):
-        plain = plain_veth(size, 2.0)
-        print(f"{size - 14} bytes: plain veth pair {plain / 1000:.0f} kf/s")
+        plain, sending, receiving = plain_veth(size, 2.0)
+        print(
+            f"{size - 14} bytes: plain veth pair {plain / 1000:.0f} kf/s; "
+            f"us of processor time per frame: sender {sending:.1f}, receiver {receiving:.1f}"
+        )
         for share in (0.3, 0.5, 0.6, 0.7, 0.8, 0.9):
-            rate, lost, p99, cores, missed = through_link(size, share * plain, 2.0)
+            seen = through_link(size, share * plain, 2.0)
             print(
-                f"  asked {100 * share:.0f} %: {rate / 1000:.0f} kf/s ({100 * rate / plain:.0f} %), lost in the line "
-                f"{lost}, lateness p99 {us(p99)} us, line {cores:.2f} cores, missed by the receiver {missed}"
+                f"  asked {100 * share:.0f} %: {seen.frames_per_s / 1000:.0f} kf/s "
+                f"({100 * seen.frames_per_s / plain:.0f} %), lost in the line {seen.lost}, lateness p99 "
+                f"{us(seen.late_p99_ns)} us, missed by the receiver {seen.missed}; us per frame: sender "
+                f"{seen.costs_us[0]:.1f}, line {seen.costs_us[1]:.1f}, receiver {seen.costs_us[2]:.1f}; "
+                f"two processors at most {2e3 / sum(seen.costs_us):.0f} kf/s"
             )
 
 

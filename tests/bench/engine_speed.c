@@ -17,7 +17,7 @@
 #define SOURCES 8u
 #define WINDOW 32u
 #define CHUNKS 1024u
-#define BATCH 64u /* the engine's largest; also how many packets wait at a socket */
+#define BATCH TB_RECEIVE_BATCH /* the engine's largest; also how many packets wait at a socket */
 #define ORDER (SOURCES * CHUNKS)
 #define JOB 5u
 #define TURNS 9
@@ -206,11 +206,12 @@ struct parts {
 static uint32_t read_only(int fd, uint8_t *rows, size_t stride) {
     struct mmsghdr messages[TB_RECEIVE_BATCH];
     struct iovec vectors[TB_RECEIVE_BATCH];
-    for (uint32_t i = 0; i < TB_RECEIVE_BATCH; i++) {
+    uint32_t batch = tb_receive_batch(stride);
+    for (uint32_t i = 0; i < batch; i++) {
         vectors[i] = (struct iovec){rows + i * stride, stride};
         messages[i].msg_hdr = (struct msghdr){.msg_iov = &vectors[i], .msg_iovlen = 1};
     }
-    int got = recvmmsg(fd, messages, TB_RECEIVE_BATCH, MSG_DONTWAIT, NULL);
+    int got = recvmmsg(fd, messages, batch, MSG_DONTWAIT, NULL);
     if (got <= 0) fail("bare loop");
     return (uint32_t)got;
 }

@@ -58,7 +58,9 @@ def open_load_socket(interface: str, receives: bool = False) -> socket.socket:
     return opened
 
 
-def _send(batch: _Batch, sockets: Sequence[socket.socket], frames_per_s: float, seconds: float, sent: Any) -> None:
+def _send(
+    batch: _Batch, sockets: Sequence[socket.socket], frames_per_s: float, seconds: float, sent: Any, used_ns: Any
+) -> None:
     """Send at the rate, in turn through the sockets, in batches as large as a millisecond's worth."""
     at_once = max(1, min(BATCH, round(frames_per_s / len(sockets) / 1000)))
     step = at_once * len(sockets) / frames_per_s
@@ -81,6 +83,7 @@ def _send(batch: _Batch, sockets: Sequence[socket.socket], frames_per_s: float, 
             began += now - due
             seconds -= now - due
     sent.value = count
+    used_ns.value = time.process_time_ns()
 
 
 def _receive(sockets: Sequence[socket.socket], size: int, received: Any) -> None:
@@ -91,7 +94,7 @@ def _receive(sockets: Sequence[socket.socket], size: int, received: Any) -> None
 
 
 class Load:
-    """A sender of frames in a process of its own."""
+    """A sender of frames in a process of its own; `used_ns`: the processor time that it took, once it has finished."""
 
     def __init__(
         self,
@@ -102,19 +105,20 @@ class Load:
         kind: int = LOAD_TYPE,
     ) -> None:
         self._sent = _fork.Value(ctypes.c_int64, 0, lock=False)
-        self._process = _fork.Process(
-            target=_send, args=(_Batch(size, 1, kind), sockets, frames_per_s, seconds, self._sent)
-        )
+        self._used_ns = _fork.Value(ctypes.c_int64, 0, lock=False)
+        arguments = (_Batch(size, 1, kind), sockets, frames_per_s, seconds, self._sent, self._used_ns)
+        self._process = _fork.Process(target=_send, args=arguments)
         self._process.start()
 
     def finish(self) -> int:
         """Wait for its end; the number of frames sent."""
         self._process.join()
+        self.used_ns = _count(self._used_ns)
         return _count(self._sent)
 
 
 class Sink:
-    """A receiver that copies every frame, in a process of its own."""
+    """A receiver that copies every frame, in a process of its own; `used_ns` as of `Load`."""
 
     def __init__(self, one: socket.socket, size: int) -> None:
         self._received = _fork.Value(ctypes.c_int64, 0, lock=False)
@@ -127,6 +131,8 @@ class Sink:
         while _count(self._received) > before:
             before = _count(self._received)
             time.sleep(0.3)
+        assert self._process.pid is not None
+        self.used_ns = round(processor_seconds(self._process.pid) * 1e9)
         self._process.terminate()
         self._process.join()
         return _count(self._received)

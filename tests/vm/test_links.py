@@ -19,8 +19,9 @@ LOSS = 0.05
 
 # Undilated: 6 and 40 ms of the emulated machine's time, of which a hop and a timer take about half a millisecond.
 MEDIAN_MS, NINETIETH_MS = 0.3, 2.0
-EARLY_MS = 0.05
 RATE = 0.01
+# No frame is early, by so much of the emulated machine's own time: its two clocks are read one after the other.
+EARLY_NS = 100_000
 # Five standard deviations: by chance alone, one in a million fails.
 DEVIATIONS = 5
 
@@ -50,28 +51,28 @@ def measure(machine: Machine, kind: str, *links: str) -> dict[str, dict[str, Any
 
 
 def delay_errors_ms(link: dict[str, Any]) -> tuple[float, float, float]:
-    """Tenth percentile, median and ninetieth percentile, undilated."""
+    """Minimum, median and ninetieth percentile, undilated."""
     errors = [error_ns / 1e6 / DILATION for error_ns in link["delay_error_ns"]]
-    low, median, ninetieth = (errors[int(share * (len(errors) - 1))] for share in (0.1, 0.5, 0.9))
-    return low, median, ninetieth
+    least, median, ninetieth = (errors[int(share * (len(errors) - 1))] for share in (0, 0.5, 0.9))
+    return least, median, ninetieth
 
 
 def figures(link: dict[str, Any]) -> str:
-    _, median, ninetieth = delay_errors_ms(link)
+    least, median, ninetieth = delay_errors_ms(link)
     return (
-        f"{link['delay_ms']:4g} ms: delay error p50 {median:+.3f} ms, p90 {ninetieth:+.3f} ms; "
+        f"{link['delay_ms']:4g} ms: delay error min {least:+.3f}, p50 {median:+.3f}, p90 {ninetieth:+.3f} ms; "
         f"rate error {link['rate_error']:+.3%}; lost {link['dropped_loss']} of {link['sent']} at {LOSS:.0%}"
     )
 
 
 def faults(link: dict[str, Any]) -> list[str]:
     """What is not as it was asked for."""
-    low, median, ninetieth = delay_errors_ms(link)
+    least, median, ninetieth = delay_errors_ms(link)
     lost, sent = link["dropped_loss"], link["sent"]
     allowed = DEVIATIONS * math.sqrt(sent * LOSS * (1 - LOSS))
     checks = {
         f"{len(link['delay_error_ns'])} single frames arrived": len(link["delay_error_ns"]) == link["probes"],
-        f"p10 {low:.3f} ms early": low >= -EARLY_MS,
+        f"{least:.4f} ms early": link["delay_error_ns"][0] >= -EARLY_NS,
         f"p50 {median:.3f} ms late": median <= MEDIAN_MS,
         f"p90 {ninetieth:.3f} ms late": ninetieth <= NINETIETH_MS,
         f"rate off by {link['rate_error']:.3%}": abs(link["rate_error"]) <= RATE,

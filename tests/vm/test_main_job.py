@@ -12,14 +12,22 @@ from tests.vm.machine import Machine
 LIMIT_S = 480
 DILATION = 40
 ROUNDS = 2
+PAYLOAD_GB = "0.1"
 
 
-def run(machine: Machine, kind: str) -> tuple[dict[str, Any], list[dict[str, str]]]:
+def run(machine: Machine, note: Note, kind: str) -> tuple[dict[str, Any], list[dict[str, str]]]:
     """The main job's result, and each round's digests by island."""
     directory = f"/tmp/{kind}"
     command = ["testbed", "run", "--json", "--workload", "synthetic", "--seed", "7", "--rounds", str(ROUNDS)]
-    command += ["--links", kind, "--time-dilation", str(DILATION), "--payload-gb", "0.2", "--out", directory]
-    done = machine.run(command, LIMIT_S)
+    # The direct plane: nine routers' routing daemons would take minutes, and are no matter of the link kind.
+    command += ["--links", kind, "--multicast", "direct", "--time-dilation", str(DILATION)]
+    command += ["--payload-gb", PAYLOAD_GB, "--out"]
+    done = machine.run([*command, directory], LIMIT_S)
+    if done.status == 1 and not done.stdout:
+        # It did not come to its rounds: links or paths were late, as they are where the machine stalls. Once more.
+        note(f"{kind} main job, first try: {done.stderr.strip().splitlines()[-1]}")
+        directory += "-again"
+        done = machine.run([*command, directory], LIMIT_S)
     assert done.status == 0, done.stderr[-2000:] + done.stdout[-500:]
     events = machine.run(["cat", f"{directory}/events.jsonl"], 60).stdout
     rounds = [event for event in map(json.loads, events.splitlines()) if event["event"] == "round"]
@@ -32,7 +40,7 @@ def run(machine: Machine, kind: str) -> tuple[dict[str, Any], list[dict[str, str
 def jobs(machine: Machine, note: Note) -> dict[str, tuple[dict[str, Any], list[dict[str, str]]]]:
     done = {}
     for kind in ("netem", "delayline"):
-        done[kind] = run(machine, kind)
+        done[kind] = run(machine, note, kind)
         ratio = done[kind][0]["measured"]["round_time_ratio"]
         note(
             f"{kind:9} main job, dilated {DILATION} times: round time ratio median {ratio['median']:.3f}, "

@@ -1,6 +1,6 @@
 /* recorder: appends the frames of many interfaces to pcapng files, until told to stop.
  *
- * Usage: recorder CONTROL-FD SNAP-BYTES BLOCKS FILE-FD:INTERFACE-NUMBER:SOCKET-FD:INTERFACE …
+ * Usage: recorder CONTROL-FD SNAP-BYTES BLOCK-BYTES BLOCKS FILE-FD:INTERFACE-NUMBER:SOCKET-FD:INTERFACE …
  *
  * Each last argument is an unbound packet socket in the interface's network namespace, and the open file and the number
  * in it that its frames get. CONTROL-FD is a Unix SEQPACKET socket: the program says "ready" or "error …" on it; at the
@@ -28,7 +28,8 @@ struct source {
     struct output *output;
     const char *interface;
     int fd;
-    uint32_t number, blocks, snap_bytes;
+    uint32_t number;
+    const struct ring_shape *shape;
     pthread_t thread;
     bool open;
     char error[ERROR_BYTES];
@@ -73,8 +74,8 @@ static bool parse_source(struct recorder *recorder, struct source *source, const
 static void *open_source(void *argument)
 {
     struct source *source = argument;
-    source->open = ring_open(&source->ring, source->fd, source->interface, source->blocks, source->snap_bytes,
-                             source->error, sizeof source->error);
+    source->open = ring_open(&source->ring, source->fd, source->interface, source->shape, source->error,
+                             sizeof source->error);
     return NULL;
 }
 
@@ -165,12 +166,15 @@ static void report(const struct recorder *recorder)
 
 int main(int argc, char **argv)
 {
-    if (argc < 5) {
-        fprintf(stderr, "usage: recorder CONTROL-FD SNAP-BYTES BLOCKS FILE-FD:NUMBER:SOCKET-FD:INTERFACE … "
+    if (argc < 6) {
+        fprintf(stderr, "usage: recorder CONTROL-FD SNAP-BYTES BLOCK-BYTES BLOCKS FILE-FD:NUMBER:SOCKET-FD:INTERFACE … "
                         "(testbed starts it)\n");
         return 2;
     }
-    size_t count = (size_t)argc - 4;
+    size_t count = (size_t)argc - 5;
+    const struct ring_shape shape = {.snap_bytes = (uint32_t)atoi(argv[2]),
+                                     .block_bytes = (uint32_t)atoi(argv[3]),
+                                     .blocks = (uint32_t)atoi(argv[4])};
     struct recorder recorder = {.control = atoi(argv[1]),
                                 .sources = calloc(count, sizeof *recorder.sources),
                                 .source_count = count,
@@ -178,9 +182,8 @@ int main(int argc, char **argv)
     if (!recorder.sources || !recorder.outputs)
         return 1;
     for (size_t i = 0; i < count; i++) {
-        recorder.sources[i].snap_bytes = (uint32_t)atoi(argv[2]);
-        recorder.sources[i].blocks = (uint32_t)atoi(argv[3]);
-        if (!parse_source(&recorder, &recorder.sources[i], argv[i + 4])) {
+        recorder.sources[i].shape = &shape;
+        if (!parse_source(&recorder, &recorder.sources[i], argv[i + 5])) {
             say(&recorder, "error bad arguments, or no memory");
             return 2;
         }

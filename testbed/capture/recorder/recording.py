@@ -18,8 +18,11 @@ from testbed.run.processes import RUN_ID_VARIABLE
 PROGRAM = Path(__file__).with_name("recorder")
 _WHOLE_FRAME_BYTES = 65535
 
-_RING_BLOCKS = 16  # of 64 KiB: some 5000 frames that are cut to their headers
-_RING_BLOCKS_WHOLE = 128  # some 900 whole frames of 9 KB
+# An interface's ring: bytes of a block, and blocks. A block is handed over when it is full, or has been filled for
+# 40 ms, so many small ones last longest: these are good for 3 s of a busy link's headers, or 900 whole frames of 9 KB.
+_RING = 1 << 14, 128
+_RING_WHOLE = 1 << 16, 128
+_NICENESS = -10  # it takes little, but frames for which there is no room are lost
 _HEADERS_BYTES = 512
 _START_TIMEOUT_S = 20.0
 _STOP_TIMEOUT_S = 20.0
@@ -90,13 +93,12 @@ class Recording:
                     with entered(pids[point.node]):
                         taps = opened.enter_context(socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0))
                     sources.append((outputs[point.node].fileno(), self._numbers[point], taps.fileno(), point.interface))
-                blocks = _RING_BLOCKS if snap_bytes <= _HEADERS_BYTES else _RING_BLOCKS_WHOLE
+                ring = _RING if snap_bytes <= _HEADERS_BYTES else _RING_WHOLE
                 self._process = subprocess.Popen(
                     [
                         PROGRAM,
                         str(theirs.fileno()),
-                        str(snap_bytes),
-                        str(blocks),
+                        *map(str, (snap_bytes, *ring)),
                         *(":".join(map(str, s)) for s in sources),
                     ],
                     pass_fds=[theirs.fileno(), *{source[0] for source in sources}, *(source[2] for source in sources)],
@@ -108,10 +110,15 @@ class Recording:
             except OSError as error:
                 self._control.close()
                 raise RunFailed(f"cannot start a recording: {error.strerror}; see --capture") from error
-        answer = self._receive()
-        if answer != "ready":
+        with suppress(PermissionError):
+            os.setpriority(os.PRIO_PROCESS, self._process.pid, _NICENESS)
+        try:
+            answer = self._receive()
+            if answer != "ready":
+                raise RunFailed(f"the recording did not start: {answer.removeprefix('error ')}")
+        except RunFailed:
             self._end()
-            raise RunFailed(f"the recording did not start: {answer.removeprefix('error ')}")
+            raise
         self._start_ns = time.time_ns()
 
     def stop(self) -> Recorded:

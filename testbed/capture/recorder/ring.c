@@ -12,8 +12,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define BLOCK_BYTES 65536U
-#define SLOT_BYTES 16384U /* of no effect on how many frames a block holds; the kernel wants a divisor of it */
+#define SLOT_BYTES 4096U /* of no effect on how many frames a block holds; the kernel wants a divisor of it */
 
 static bool cut_frames(int fd, uint32_t snap_bytes)
 {
@@ -22,22 +21,24 @@ static bool cut_frames(int fd, uint32_t snap_bytes)
     return setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program) == 0;
 }
 
-static bool map_ring(struct ring *ring, uint32_t blocks)
+static bool map_ring(struct ring *ring, const struct ring_shape *shape)
 {
     int version = TPACKET_V3;
-    struct tpacket_req3 request = {.tp_block_size = BLOCK_BYTES,
-                                   .tp_block_nr = blocks,
+    struct tpacket_req3 request = {.tp_block_size = shape->block_bytes,
+                                   .tp_block_nr = shape->blocks,
                                    .tp_frame_size = SLOT_BYTES,
-                                   .tp_frame_nr = blocks * (BLOCK_BYTES / SLOT_BYTES),
+                                   .tp_frame_nr = shape->blocks * (shape->block_bytes / SLOT_BYTES),
                                    .tp_retire_blk_tov = RING_BLOCK_MS};
     if (setsockopt(ring->fd, SOL_PACKET, PACKET_VERSION, &version, sizeof version) != 0 ||
         setsockopt(ring->fd, SOL_PACKET, PACKET_RX_RING, &request, sizeof request) != 0)
         return false;
-    void *memory = mmap(NULL, (size_t)blocks * BLOCK_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, ring->fd, 0);
+    size_t bytes = (size_t)shape->blocks * shape->block_bytes;
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, ring->fd, 0);
     if (memory == MAP_FAILED)
         return false;
     ring->memory = memory;
-    ring->blocks = blocks;
+    ring->blocks = shape->blocks;
+    ring->block_bytes = shape->block_bytes;
     return true;
 }
 
@@ -53,15 +54,15 @@ static bool bind_to_interface(int fd, const char *interface)
     return bind(fd, (struct sockaddr *)&address, sizeof address) == 0;
 }
 
-bool ring_open(struct ring *ring, int fd, const char *interface, uint32_t blocks, uint32_t snap_bytes, char *error,
+bool ring_open(struct ring *ring, int fd, const char *interface, const struct ring_shape *shape, char *error,
                size_t error_size)
 {
     *ring = (struct ring){.fd = fd};
     const char *step = "cut frames";
-    bool done = cut_frames(fd, snap_bytes);
+    bool done = cut_frames(fd, shape->snap_bytes);
     if (done) {
         step = "get memory for frames";
-        done = map_ring(ring, blocks);
+        done = map_ring(ring, shape);
     }
     if (done) {
         /* Last: no frame arrives before there is room for it. */
@@ -77,7 +78,7 @@ bool ring_open(struct ring *ring, int fd, const char *interface, uint32_t blocks
 
 static struct tpacket_block_desc *descriptor(const struct ring *ring)
 {
-    return (struct tpacket_block_desc *)(void *)(ring->memory + (size_t)ring->next * BLOCK_BYTES);
+    return (struct tpacket_block_desc *)(void *)(ring->memory + (size_t)ring->next * ring->block_bytes);
 }
 
 struct tpacket_hdr_v1 *ring_block(const struct ring *ring)
@@ -117,7 +118,7 @@ void ring_count(struct ring *ring)
 void ring_close(struct ring *ring)
 {
     if (ring->memory)
-        munmap(ring->memory, (size_t)ring->blocks * BLOCK_BYTES);
+        munmap(ring->memory, (size_t)ring->blocks * ring->block_bytes);
     if (ring->fd >= 0)
         close(ring->fd);
     *ring = (struct ring){.fd = -1};

@@ -13,15 +13,20 @@
 struct ring {
     int fd; /* -1: not open */
     uint8_t *memory;
-    uint32_t blocks, next;
+    uint32_t block_bytes, blocks, next;
     uint64_t taken;   /* frames handed over */
     uint64_t arrived; /* frames that the kernel saw, dropped ones included */
     uint64_t dropped; /* frames for which it had no room */
 };
 
-/* Make the ring of an unbound packet socket and bind it to an interface of the socket's own namespace; frames are cut
- * to `snap_bytes`. False: `error` says why. */
-bool ring_open(struct ring *ring, int fd, const char *interface, uint32_t blocks, uint32_t snap_bytes, char *error,
+/* How large a ring is, and what it keeps of each frame. Blocks are whole pages. */
+struct ring_shape {
+    uint32_t block_bytes, blocks, snap_bytes;
+};
+
+/* Make the ring of an unbound packet socket and bind it to an interface of the socket's own namespace. False: `error`
+ * says why. */
+bool ring_open(struct ring *ring, int fd, const char *interface, const struct ring_shape *shape, char *error,
                size_t error_size);
 
 /* The next block that the kernel has handed over; NULL: none. */

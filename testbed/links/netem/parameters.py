@@ -18,6 +18,7 @@ TCA_KIND, TCA_OPTIONS, TCA_STATS2 = 1, 2, 7
 MOST_RATE_BPS = (2**32 - 1) * 8  # a 32-bit field of bytes per second
 LEAST_RATE_BPS = 8_000  # rounding to whole bytes per second stays below 0.05 %
 MOST_DELAY_NS = 3_600_000_000_000
+MOST_JITTER_NS = 2**31 - 1  # the kernel cuts what is above
 
 TICK_NS = 64  # of the traffic control's 32-bit time fields
 MOST_QUEUE_NS = (2**32 - 1) * TICK_NS
@@ -58,6 +59,7 @@ class Netem:
     """The options of one netem queueing discipline, in the kernel's units. No seed: the kernel has no such field."""
 
     latency_ns: int
+    jitter_ns: int
     rate_bytes_per_s: int
     limit_frames: int
     loss: int
@@ -100,21 +102,23 @@ def wrong_direction(direction: Direction) -> str | None:
         return f"queue {direction.queue_bytes} bytes is above {most}, what the kernel's fields hold at this rate"
     if _limit_frames(direction) >= 2**32:
         return "delay, rate and queue together can hold more frames than the kernel counts; lower one of them"
+    if direction.jitter_ns > MOST_JITTER_NS:
+        return f"jitter {direction.jitter_ns} ns is above {MOST_JITTER_NS}, the kernel's most; use --links delayline"
     for asked, name in (
-        (direction.jitter_ns, "jitter"),
         (direction.reorder, "reordering"),
         (direction.duplicate, "duplication"),
         (direction.corrupt, "corruption"),
     ):
         if asked:
-            return f"{name} is not emulated by links of kind netem yet; use --links delayline"
+            return f"{name} is not emulated by links of kind netem; use --links delayline"
     return None
 
 
 def netem_of(direction: Direction) -> Netem:
-    """The options that give a direction its delay, rate and loss."""
+    """The options that give a direction its delay, jitter, rate and loss. With a rate, netem keeps frames in order."""
     return Netem(
         latency_ns=direction.one_way_delay_ns,
+        jitter_ns=direction.jitter_ns,
         rate_bytes_per_s=_bytes_per_s(direction),
         limit_frames=_limit_frames(direction),
         loss=0 if direction.bursts else _fraction(direction.loss),
@@ -147,7 +151,7 @@ def netem_options(netem: Netem) -> bytes:
         attribute(_NETEM_CORRUPT, struct.pack("=2I", 0, 0)),
         attribute(_NETEM_RATE, _RATE.pack(netem.rate_bytes_per_s, 0, 0, 0)),
         attribute(_NETEM_LATENCY64, struct.pack("=q", netem.latency_ns)),
-        attribute(_NETEM_JITTER64, struct.pack("=q", 0)),
+        attribute(_NETEM_JITTER64, struct.pack("=q", netem.jitter_ns)),
     ]
     if netem.gilbert_elliott:
         attributes.append(nested(_NETEM_LOSS, attribute(_LOSS_GILBERT_ELLIOTT, _FOUR.pack(*netem.gilbert_elliott))))
@@ -158,9 +162,9 @@ def netem_options(netem: Netem) -> bytes:
 
 def parse_netem(options: bytes) -> Netem | None:
     """The options that the kernel reports; None if any that should be off is on."""
-    _, limit, loss, gap, duplicate, jitter = _NETEM.unpack_from(options)
+    _, limit, loss, gap, duplicate, _ = _NETEM.unpack_from(options)
     found = parse(options[_NETEM.size :])
-    off = [gap, duplicate, jitter]
+    off = [gap, duplicate]
     for kind in (_NETEM_REORDER, _NETEM_CORRUPT):
         off += struct.unpack("=2I", found.get(kind, bytes(8)))
     rate, *overheads = _RATE.unpack(found.get(_NETEM_RATE, bytes(_RATE.size)))
@@ -170,6 +174,7 @@ def parse_netem(options: bytes) -> Netem | None:
     seed = found.get(_NETEM_SEED)
     return Netem(
         latency_ns=struct.unpack("=q", found.get(_NETEM_LATENCY64, bytes(8)))[0],
+        jitter_ns=struct.unpack("=q", found.get(_NETEM_JITTER64, bytes(8)))[0],
         rate_bytes_per_s=rate,
         limit_frames=limit,
         loss=loss,
@@ -237,7 +242,7 @@ def _queue_ns(direction: Direction) -> float:
 
 def _limit_frames(direction: Direction) -> int:
     """Frames on their way at the most, of the smallest: the policer's bound in bytes is reached long before this."""
-    flight_ns = direction.one_way_delay_ns + _OVERLOAD_NS
+    flight_ns = direction.one_way_delay_ns + direction.jitter_ns + _OVERLOAD_NS
     on_their_way = direction.rate_bps * flight_ns // 8_000_000_000 + direction.queue_bytes + FRAME_BYTES
     return on_their_way // _SMALLEST_FRAME + 1
 

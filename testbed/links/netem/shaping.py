@@ -68,7 +68,7 @@ def shape(control: TrafficControl, port: Port, direction: Direction) -> None:
 
 
 def set_netem(control: TrafficControl, port: Port, direction: Direction) -> None:
-    """Give what leaves a port the delay, rate and loss of a direction. Raises LinkError."""
+    """Give what leaves a port the delay, jitter, rate and loss of a direction. Raises LinkError."""
     options = netem_options(netem_of(direction))
     _set(control, "sch_netem", NEW_QDISC, port.interface, _ROOT, _ROOT_HANDLE, "netem", options)
 
@@ -106,7 +106,7 @@ def confirm(control: TrafficControl, asked: Mapping[Port, Direction]) -> list[st
         _compare("queue's policer", policer, policer_of(direction, port.number))
         _compare("port's target", target, port.other)
     if unseeded:
-        return ["this kernel's netem takes no seed: each run loses other frames"]
+        return ["this kernel's netem takes no seed: chance falls otherwise in each run"]
     return []
 
 
@@ -123,7 +123,7 @@ def counted(control: TrafficControl, ports: list[Port]) -> dict[Port, tuple[Stat
 
 
 def _has_chance(netem: Netem) -> bool:
-    return bool(netem.loss or netem.gilbert_elliott)
+    return bool(netem.loss or netem.gilbert_elliott or netem.jitter_ns)
 
 
 def _compare(what: str, found: Netem | Policer | int | None, wanted: Netem | Policer | int) -> None:

@@ -9,7 +9,8 @@ from edge_rig import CONTRIBUTORS, EDGE, JOB, Namespace, edge_network, group_of,
 
 from aggregator import sockets
 from aggregator.admission import Shape
-from aggregator.receiver import BATCH, NativeReceiver, PythonReceiver, Receiver, native_library
+from aggregator.receiver import BATCH, NativeReceiver, PythonReceiver, Receiver, batch_of, native_library
+from aggregator.results import datagram_rows
 from aggregator.wire.packet import CONTRIBUTION_PORT, Header, Kind, write_packet, write_probe
 
 pytestmark = pytest.mark.skipif(bool(root_refusal()), reason=root_refusal())
@@ -94,8 +95,10 @@ def test_contributions_are_packed_in_order_and_the_rest_is_counted(receiver: tup
 def test_batch_is_bounded_and_says_whether_more_waits(receiver: tuple[Receiver, Namespace]) -> None:
     made, wan = receiver
     with sender_of(wan, B) as sender:
-        for _ in range(2 * BATCH - 1):
+        batch = batch_of(datagram_rows(1, 2000).strides[0])
+        assert 8 < batch < BATCH
+        for _ in range(2 * batch - 1):
             sender.send(contribution(0, 1, source=2, bitmap=4))
-    assert made.receive() == (BATCH, False)
-    assert made.receive() == (BATCH - 1, True)
+    assert made.receive() == (batch, False)
+    assert made.receive() == (batch - 1, True)
     assert made.receive() == (0, True)

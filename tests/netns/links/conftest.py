@@ -3,6 +3,7 @@
 import os
 import subprocess
 from collections.abc import Iterator, Sequence
+from functools import cache
 from uuid import uuid4
 
 import pytest
@@ -72,6 +73,21 @@ class Bench:
             node.close()
 
 
+@cache
+def refusal(kind: str) -> str | None:
+    return KINDS[kind]().refusal([])
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Tests of a kind that this machine cannot have: skipped here, for pytest to sum them up in one line.
+
+    Those of netem run in tests/vm, on a kernel that has it.
+    """
+    kind = item.callspec.params.get("bench") if hasattr(item, "callspec") else None
+    if kind is not None and (reason := refusal(kind)):
+        pytest.skip(reason)
+
+
 def _environment(pid: int) -> list[bytes]:
     try:
         with open(f"/proc/{pid}/environ", "rb") as variables:
@@ -82,15 +98,9 @@ def _environment(pid: int) -> list[bytes]:
 
 @pytest.fixture(params=sorted(KINDS))
 def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
-    if os.geteuid() != 0:
-        pytest.skip("needs root: network namespaces")
     if subprocess.run(["unshare", "--net", "true"], check=False).returncode != 0:
         pytest.skip("no network namespaces here")
-    kind = KINDS[request.param]()
-    refusal = kind.refusal([])
-    if refusal:
-        pytest.skip(refusal)
-    bench = Bench(kind)
+    bench = Bench(KINDS[request.param]())
     try:
         yield bench
     finally:

@@ -31,7 +31,8 @@ def carrier(bench: Bench, node: str, interface: str, wanted: bool) -> bool:
 
 
 def test_what_every_kind_has_in_force_is_read_back(bench: Bench) -> None:
-    forward = direction(12.5, 37, 123_456, loss=0.013, seed=-5, bursts=Bursts(0.01, 0.2, 0.9, 0.001))
+    forward = direction(12.5, 37, 123_456, loss=0.013, seed=-5, jitter_ns=1_000_000)
+    forward = replace(forward, bursts=Bursts(0.01, 0.2, 0.9, 0.001))
     running = bench.build(link("a", "b", forward, direction(1.0)))
     assert running.directions() == {("a", "b"): forward, ("b", "a"): direction(1.0)}
     changed = replace(forward, bursts=None, loss=0.02)

@@ -89,3 +89,11 @@ def processes_of(run: Running, word: str) -> list[int]:
         if word.encode() in words and f"TESTBED_RUN={run.run_id}".encode() in environment:
             found.append(int(process.name))
     return found
+
+
+def datagrams_at(pid: int) -> int:
+    """UDP datagrams that were delivered in the process's namespace so far."""
+    names, counts = (
+        line.split() for line in Path(f"/proc/{pid}/net/snmp").read_text().splitlines() if line.startswith("Udp:")
+    )
+    return int(counts[names.index("InDatagrams")])

@@ -20,7 +20,7 @@ import pytest
 from aggregator.wire.packet import CONTRIBUTION_PORT, HEADER_BYTES, VALUE_BYTES, Header, Kind, write_packet
 from testbed.network import naming
 from testbed.topology.load import load_topology
-from tests.netns.testbed.background import WAIT_S, Running, processes_of, running
+from tests.netns.testbed.background import WAIT_S, Running, datagrams_at, processes_of, running
 from tests.netns.testbed.command import run_json
 
 ROOT = Path(__file__).parents[3]
@@ -28,14 +28,6 @@ NATIVE = ROOT / "aggregator" / "engines" / "native"
 FAILING = ROOT / "tests" / "netns" / "aggregator" / "failing_engine.c"
 VALUES, VALUES_PER_CHUNK, CHUNKS = 418_018, 2227, 188
 ISLANDS = [island.id for island in load_topology("nine-city").islands]
-
-
-def datagrams_at(pid: int) -> int:
-    """UDP datagrams that were delivered in the process's namespace so far."""
-    names, counts = (
-        line.split() for line in Path(f"/proc/{pid}/net/snmp").read_text().splitlines() if line.startswith("Udp:")
-    )
-    return int(counts[names.index("InDatagrams")])
 
 
 def test_killed_edge_loses_its_round_only(tmp_path: Path) -> None:

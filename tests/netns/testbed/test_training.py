@@ -11,11 +11,10 @@ from testbed.topology.load import load_topology
 from tests.documentation import python_block
 from tests.netns.testbed.command import call_testbed, leftovers
 
-pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="needs PyTorch: vagrant/provision.sh --torch")
-
 ISLANDS = load_topology("nine-city").island_ids
 
 
+@pytest.mark.skipif(find_spec("torch") is None, reason="needs PyTorch: vagrant/provision.sh --torch")
 def test_the_documented_module_trains_across_nine_islands_with_overlap(tmp_path: Path) -> None:
     """The command of the page, but for --json, fewer rounds, and the plane that is soonest ready."""
     (tmp_path / "waves.py").write_text(python_block("workloads.md"), encoding="utf-8")
@@ -39,7 +38,7 @@ def test_the_documented_module_trains_across_nine_islands_with_overlap(tmp_path:
 
 def test_ring_all_reduce_takes_at_least_what_physics_wants_and_trains_alike(tmp_path: Path) -> None:
     before = leftovers()
-    finished = call_testbed("baseline", "ring-all-reduce", "--steps", "5", "--json", "--out", str(tmp_path / "ring"))
+    finished = call_testbed("baseline", "ring-tcp", "--steps", "5", "--json", "--out", str(tmp_path / "ring"))
     assert finished.code == 0, finished.errors
     assert leftovers() == before
     summary = finished.document

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from agents.receiving import Counts, RoundReceiver, overflows
 from agents.shard import make_shard
-from aggregator.wire.packet import FLAG_BYPASSED, Header, Kind, Reason
+from aggregator.wire.packet import FLAG_BYPASSED, FLAG_RETRANSMITTED, Header, Kind, Reason
 
 SHARD = make_shard(job=7, island_id=0, number=0, shard_values=[5], values_per_chunk=2)
 EXPECTED = 0b11110  # islands 1 to 4
@@ -181,3 +181,27 @@ def test_drops_at_a_full_socket_are_counted_to_the_last() -> None:
             pass
         assert 0 < received < 100
         assert overflows(receiver) == 100 - received
+
+
+@pytest.mark.parametrize(
+    ("flags", "counted"),
+    [
+        (FLAG_BYPASSED, {"bypassed": 1}),
+        (FLAG_BYPASSED | FLAG_RETRANSMITTED, {"bypassed": 1, "repaired": 1}),
+        (FLAG_RETRANSMITTED, {"fetched": 1, "repaired": 1}),
+        (0, {"refused": 1}),
+        (4 | FLAG_BYPASSED, {"refused": 1}),
+    ],
+)
+def test_contributions_are_counted_by_the_way_they_came(flags: int, counted: dict[str, int]) -> None:
+    area = Area()
+    merged = area.take(replace(make_bypassed(1, 3), flags=flags), 1 << 3)
+    assert merged == ("refused" not in counted)
+    assert area.receiver.counts == Counts(**counted)
+
+
+def test_results_that_are_sent_again_count_all_their_contributors_as_repaired() -> None:
+    area = Area()
+    assert area.result(0, EXPECTED, flags=FLAG_RETRANSMITTED)
+    assert area.receiver.counts == Counts(complete=1, repaired=4)
+    assert not area.result(1, EXPECTED, flags=FLAG_BYPASSED)

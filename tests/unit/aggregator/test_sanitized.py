@@ -37,6 +37,9 @@ def test_no_error_and_no_wrong_sum(fuzz: Path, seed: int) -> None:
     counts = [int(number) for number in re.findall(r"(\d+) sums checked, right", done.stdout)]
     assert len(counts) == 4
     assert min(counts) > 1000
+    requests = re.search(r"requests: (\d+) taken, (\d+) repairs, (\d+) gone, right", done.stdout)
+    assert requests is not None
+    assert min(int(count) for count in requests.groups()) > 100
     admitted = re.search(r"checks: (\d+) admitted", done.stdout)
     assert admitted is not None
     assert int(admitted[1]) > 1000

@@ -13,8 +13,9 @@ from aggregator.wire.packet import (
     Kind,
     PacketError,
     Refusal,
-    flag_bypassed,
     parse_packet,
+    put_flag,
+    seal,
     write_packet,
 )
 from aggregator.wire.tag import packet_tag, parse_key, siphash
@@ -68,7 +69,8 @@ def test_tag_covers_every_byte_but_itself_and_the_checksum() -> None:
 
 def test_bypassed_contribution_is_tagged_anew() -> None:
     datagram = packet(KEY)
-    flag_bypassed(memoryview(datagram), KEY)
+    put_flag(memoryview(datagram), FLAG_BYPASSED)
+    seal(memoryview(datagram), KEY)
     assert parse_packet(memoryview(datagram), KEY).flags == FLAG_BYPASSED
 
 

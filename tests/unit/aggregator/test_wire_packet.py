@@ -7,16 +7,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aggregator.wire.packet import (
+    FLAG_BYPASSED,
     HEADER_BYTES,
     Header,
     Kind,
     PacketError,
     Reason,
     Refusal,
-    flag_bypassed,
     frame_bytes,
     parse_packet,
     probe_sent_ns,
+    put_flag,
+    put_number,
+    put_trailing_edge,
+    seal,
     values_per_frame,
     write_packet,
     write_probe,
@@ -173,11 +177,14 @@ def test_probe_with_another_payload_is_refused() -> None:
         probe_sent_ns(memoryview(bytes(HEADER_BYTES + 4)))
 
 
-def test_bypassed_contribution_differs_in_flag_and_checksum_only() -> None:
+def test_bypassed_contribution_differs_in_flag_and_place_in_the_stream_only() -> None:
     copy = bytearray(CONTRIBUTION_BYTES)
-    flag_bypassed(memoryview(copy))
-    assert bytes(copy) == sealed(CONTRIBUTION_BYTES[:4] + b"\x01" + CONTRIBUTION_BYTES[5:])
-    assert parse_packet(memoryview(copy)) == replace(CONTRIBUTION, flags=1)
+    put_flag(memoryview(copy), FLAG_BYPASSED)
+    put_number(memoryview(copy), 7, 9)
+    put_trailing_edge(memoryview(copy), 6)
+    seal(memoryview(copy))
+    assert bytes(copy) == sealed(bytes(copy[:60]) + bytes(4) + CONTRIBUTION_BYTES[64:])
+    assert parse_packet(memoryview(copy)) == replace(CONTRIBUTION, flags=1, number=7, trailing_edge=6, stream=9)
 
 
 def test_fewer_than_64_bytes_are_refused() -> None:

@@ -36,8 +36,8 @@ class Capture:
     """A pcapng file in the making, as the recorder writes it. Times are ns after START_NS."""
 
     blocks: list[bytes] = field(default_factory=list)
-    interfaces: int = 0
     counts: list[int] = field(default_factory=list)
+    end_ns: int = HOUR_NS
 
     def __post_init__(self) -> None:
         self.blocks.append(pcapng.section_header("testbed", "testbed run=r recording=1 wall_minus_monotonic_ns=5"))
@@ -53,7 +53,7 @@ class Capture:
 
     def end(self, lost: int = 0) -> None:
         for interface, arrived in enumerate(self.counts):
-            counts = pcapng.Statistics(interface, START_NS, START_NS + HOUR_NS, arrived + lost, lost, 0)
+            counts = pcapng.Statistics(interface, START_NS, START_NS + self.end_ns, arrived + lost, lost, 0)
             self.blocks.append(pcapng.interface_statistics(counts))
 
     def write(self, path: Path) -> Path:

@@ -1,13 +1,17 @@
 """Wireshark's view of our packets, through tshark."""
 
+import os
+import pwd
 import shutil
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from aggregator.wire.packet import FLAG_BYPASSED, FLAG_RETRANSMITTED, REPAIR_PORT, RESULT_PORT, Kind, Reason
 from testbed.capture.wireshark import DISSECTOR
+from testbed.cli import build_parser
 from tests.unit.capture.frames import Capture, frame, header
 
 HOST, EDGE, GROUP = "10.1.0.10", "10.1.0.2", "232.1.0.1"
@@ -99,3 +103,18 @@ def test_checksums_on_request(tmp_path: Path) -> None:
     ask = ("-o", "tb.check_checksums:TRUE", "-T", "fields", "-e", "frame.number", "-Y")
     assert tshark(path, *ask, "tb.checksum.bad") == [["2"]]
     assert tshark(path, *ask, "tb.malformed") == [["3"]]
+
+
+def test_it_is_installed_where_tshark_finds_it(
+    capture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home = SimpleNamespace(pw_dir=str(tmp_path), pw_uid=os.getuid(), pw_gid=os.getgid())
+    monkeypatch.setattr(pwd, "getpwuid", lambda _uid: home)
+    arguments = build_parser().parse_args(["dissector", "--install"])
+    assert arguments.execute(arguments) == 0
+    assert Path(capsys.readouterr().out.strip()).is_relative_to(tmp_path)
+    command = ["tshark", "-r", str(capture), "-Y", "tb.partial", "-T", "fields", "-e", "frame.number"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, check=True, env={**os.environ, "HOME": str(tmp_path)}
+    )
+    assert done.stdout.split() == ["3", "4"]

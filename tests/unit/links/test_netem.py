@@ -12,6 +12,7 @@ from testbed.links.netem import Netem
 from testbed.links.netem.parameters import (
     LEAST_RATE_BPS,
     MOST_DELAY_NS,
+    MOST_JITTER_NS,
     MOST_RATE_BPS,
     TCA_OPTIONS,
     TICK_NS,
@@ -33,6 +34,7 @@ directions = st.builds(
     rate_bps=st.integers(LEAST_RATE_BPS, 10**10),
     queue_bytes=st.integers(0, 10**5),
     loss=st.floats(0, 1),
+    jitter_ns=st.integers(0, MOST_JITTER_NS),
     seed=st.integers(-(2**63), 2**63 - 1),
     bursts=st.none() | st.builds(Bursts, *(st.floats(0, 1) for _ in range(4))),
 )
@@ -62,7 +64,7 @@ def test_what_is_sent_is_what_is_read_back(direction: Direction) -> None:
 def test_an_option_that_should_be_off_is_seen() -> None:
     options = parse(netem_options(netem_of(PLAIN)))[TCA_OPTIONS]
     assert parse_netem(options) is not None
-    for place in range(3, 6):  # gap, duplicate, jitter
+    for place in (3, 4):  # gap, duplicate; jitter is in a field of its own, of 64 bits
         changed = bytearray(options)
         struct.pack_into("=I", changed, 4 * place, 1)
         assert parse_netem(bytes(changed)) is None
@@ -134,7 +136,7 @@ def test_the_rate_in_force_is_within_a_byte_per_second(direction: Direction) -> 
         ({"loss": 1.5}, "loss 1.5 is not a probability"),
         ({"loss": float("nan")}, "is not a probability"),
         ({"bursts": Bursts(2.0, 0.5)}, "bursts enter 2 is not a probability"),
-        ({"jitter_ns": 1000}, "use --links delayline"),
+        ({"one_way_delay_ns": 2**32, "jitter_ns": MOST_JITTER_NS + 1}, "use --links delayline"),
         ({"reorder": True}, "use --links delayline"),
         ({"duplicate": 0.1}, "use --links delayline"),
         ({"corrupt": 0.1}, "use --links delayline"),
@@ -153,14 +155,15 @@ def test_the_limits_themselves_are_accepted() -> None:
     assert wrong_direction(replace(PLAIN, rate_bps=MOST_RATE_BPS)) is None
     assert wrong_direction(replace(PLAIN, rate_bps=LEAST_RATE_BPS, queue_bytes=250_000)) is None
     assert wrong_direction(replace(PLAIN, one_way_delay_ns=0, queue_bytes=0, loss=1.0)) is None
+    assert wrong_direction(replace(PLAIN, one_way_delay_ns=2**32, jitter_ns=MOST_JITTER_NS)) is None
 
 
 def test_a_refusal_names_the_link_and_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 0)
-    link = Link("a-b", LinkEnd("a", "to-b"), LinkEnd("b", "to-a"), PLAIN, replace(PLAIN, jitter_ns=5))
+    link = Link("a-b", LinkEnd("a", "to-b"), LinkEnd("b", "to-a"), PLAIN, replace(PLAIN, duplicate=0.5))
     refusal = Netem().refusal([link])
     assert refusal is not None
-    assert refusal.startswith("link a-b (b>a): jitter")
+    assert refusal.startswith("link a-b (b>a): duplication")
 
 
 def test_without_root_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

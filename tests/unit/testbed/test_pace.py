@@ -11,7 +11,7 @@ PERIOD_MS = T_MS + PACKETS_MS + BARRIER_MS
 
 
 def epoch_of(scale: Scale) -> Epoch:
-    phase = Phase(((),), scale.emulated_ns(T_MS), scale.emulated_ns(PACKETS_MS), 0, 0)
+    phase = Phase(((),), scale.emulated_ns(T_MS), scale.emulated_ns(PACKETS_MS), {}, 0, 0)
     return Epoch(0, make_plan([[]], T_MS), scale.emulated_ns(T_MS), (phase,), {}, {}, scale, ())
 
 
@@ -51,6 +51,7 @@ def test_a_round_waits_for_a_set_number_of_steps() -> None:
     pace, epoch = Pace(TrainingSettings(overlap=True, local_steps=10), Scale()), epoch_of(Scale())
     assert pace.period_ns(epoch) == Scale().emulated_ns(2_000 + BARRIER_MS)
     assert pace.next_work(5, epoch) == Work(0, 10, 2_000_000_005)
+    assert pace.set_training_s == 2.0
 
 
 def test_a_round_too_short_for_a_step_has_none() -> None:

@@ -259,6 +259,9 @@ def test_what_is_scheduled_is_planned_again_as_well_when_links_change(rig: Rig) 
     for number in (2, 3, 4, 5):
         rig.boundary(number)
     assert rig.swaps.show(0).first_round == 5
+    # It is in force now, though what was planned again for the links was asked for after it.
+    rig.swaps.replan()
+    assert rig.swaps.show(2).policy == "pairs"
 
 
 def test_replanning_that_has_not_begun_stands_for_later_changes(rig: Rig) -> None:

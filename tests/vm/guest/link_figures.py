@@ -41,7 +41,7 @@ def main(kind_name: str, dilation: float, wanted: list[str]) -> None:
                     "probes": PROBES,
                     "delay_error_ns": delay_errors(nodes, a, b, delay * dilation, dilation),
                     "rate_error": rate_error(nodes, a, b, dilation),
-                    **loss(running, nodes, b, a),
+                    **loss(running, nodes, b, a, delay * dilation),
                 }
                 for (a, b), delay in DELAYS_MS.items()
                 if not wanted or f"{a}-{b}" in wanted
@@ -78,12 +78,14 @@ def rate_error(nodes: dict[str, Node], a: str, b: str, dilation: float) -> float
     return statistics.median(spans) / asked_ns - 1
 
 
-def loss(running: RunningLinks, nodes: dict[str, Node], sender_node: str, receiver_node: str) -> dict[str, int]:
+def loss(
+    running: RunningLinks, nodes: dict[str, Node], sender_node: str, receiver_node: str, delay_ms: float
+) -> dict[str, int]:
     """How many frames of a lossy direction arrive, and what its counters say."""
     sender, receiver = Port(nodes[sender_node], f"to-{receiver_node}"), Port(nodes[receiver_node], f"to-{sender_node}")
     # Not faster than an emulated processor takes frames: what it drops is no loss of the line.
     thread = send_in_thread(sender, LOSS_FRAMES, SMALL, every_s=0.001)
-    received = receiver.receive(4)
+    received = receiver.receive(2 + delay_ms / 1e3)
     thread.join()
     close(sender, receiver)
     counters = settled(running, (sender_node, receiver_node), LOSS_FRAMES)

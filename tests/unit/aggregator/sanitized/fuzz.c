@@ -4,10 +4,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include "../../../../aggregator/engines/testbed_engine.h"
 #include "../../../../aggregator/native/crc32.h"
-#include "../../../../aggregator/native/receive.h"
+#include "../../../../aggregator/native/packet.h"
+#include "../../../../aggregator/native/repair.h"
 #include "../../../../aggregator/native/tag.h"
 
 #define BATCH 8u
@@ -144,11 +148,65 @@ static void fuzz_checks(unsigned steps) {
     printf("checks: %llu admitted of %u\n", (unsigned long long)verdicts[TB_ADMITTED], steps);
 }
 
+/* A ring of packets that are sent to a port where nobody listens, and requests for them, most of them wrong. */
+static int fuzz_requests(unsigned steps) {
+    enum { HOSTS = 2, HELD = 20, WAITING = 32, RING = HELD + WAITING, INDEX = 64 };
+    static uint8_t rows[RING * 256];
+    static uint32_t sizes[RING], shards[RING], row_of[HOSTS * INDEX];
+    static int64_t sent_ns[RING], asked_ns[RING];
+    static uint64_t queued[TB_REPAIR_QUEUE], counts[TB_REPAIR_COUNTS], refused[TB_REFUSALS];
+    struct tb_stream streams[HOSTS];
+    uint32_t first = (uint32_t)(0 - draw(200));
+    for (int i = 0; i < HOSTS; i++)
+        streams[i] = (struct tb_stream){.beat_ns = INT64_MAX, .address = htonl(INADDR_LOOPBACK), .next = first,
+                                        .unsent = first, .trailing = first};
+    struct tb_results results = {
+        .rows = rows, .stride = 256, .sizes = sizes, .shards = shards, .sent_ns = sent_ns, .asked_ns = asked_ns,
+        .row_of = row_of, .streams = streams, .ns_per_byte = 0.5, .ahead_ns = 100, .window_ns = 4000,
+        .heartbeat_ns = 500, .ring = RING, .index = INDEX, .most_waiting = WAITING, .most_held = HELD, .stream = 7, .island_id = 3,
+        .fd = socket(AF_INET, SOCK_DGRAM, 0)};
+    struct tb_repairs repairs = {.queue = queued, .counts = counts, .refused = refused, .share = 0.5, .interval_ns = 30,
+                                 .requests_at_once = 4, .job = 1, .shards = HOSTS};
+    memset(counts, 0, sizeof counts);
+    int64_t now_ns = 0;
+    int wrong = results.fd < 0;
+    for (unsigned step = 0; step < steps && !wrong; step++) {
+        now_ns += draw(60);
+        uint8_t packet[HEADER_BYTES + 40] = {0};
+        uint32_t shard = draw(HOSTS);
+        packet[21] = (uint8_t)shard;
+        if (tb_room(&results)) tb_add_bypassed(&results, packet, HEADER_BYTES + 4 * draw(10), shard);
+        const struct tb_header header = {.kind = (uint8_t)(draw(20) ? NACK : draw(256)),
+                                         .source = (uint8_t)(draw(20) ? 3 : draw(256)),
+                                         .contributors = 2,
+                                         .job = 1 + (draw(20) == 0),
+                                         .shard = (uint16_t)draw(draw(20) ? HOSTS : 65536),
+                                         .number = streams[shard].next - draw(draw(10) ? 60 : 1u << 31),
+                                         .stream = 7 + (draw(20) == 0),
+                                         .bitmap = 1 | UINT64_C(2) << draw(63)};
+        uint8_t *request = malloc(HEADER_BYTES);
+        put_header(request, &header);
+        if (draw(20) == 0) request[draw(HEADER_BYTES)] = (uint8_t)draw(256);
+        if (draw(20)) put32(request + CHECKSUM_AT, tb_datagram_crc32(request, HEADER_BYTES));
+        if (tb_request(&repairs, &results, request, HEADER_BYTES, htonl(INADDR_LOOPBACK), now_ns) < 0) wrong = 1;
+        free(request);
+        if (tb_send_repairs(&repairs, &results, now_ns) || tb_send_due(&results, now_ns)) wrong = 1;
+        if (results.held > HELD || results.waiting > WAITING || tb_next_repair_ns(&repairs, &results) < 0) wrong = 1;
+        for (uint32_t i = 0; i < HOSTS; i++)
+            if (streams[i].next - streams[i].trailing > HELD + WAITING) wrong = 1;
+    }
+    printf("requests: %llu taken, %llu repairs, %llu gone, %s\n", (unsigned long long)counts[TB_NACKS],
+           (unsigned long long)counts[TB_REPAIRS], (unsigned long long)counts[TB_GONE], wrong ? "WRONG" : "right");
+    close(results.fd);
+    return wrong;
+}
+
 int main(int argc, char **argv) {
     if (argc != 3) return 2;
     state = strtoull(argv[1], NULL, 10);
     unsigned steps = (unsigned)strtoul(argv[2], NULL, 10);
     fuzz_checks(steps);
+    if (fuzz_requests(steps)) return 1;
     for (int i = 0; i < 4; i++)
         if (fuzz_engine(steps)) return 1;
     return 0;
