@@ -247,7 +247,7 @@ def _build(
     fleet = Fleet(run_dir.logs)
     undo.callback(fleet.stop)
     links = LiveLinks(prepared.links, network.links, settings.scale)
-    live.commands |= link_commands(links, run_dir.event) | capture_commands(captures)
+    live.commands |= link_commands(links, run_dir.event)
     planner = Planner(state.run_id, run_dir.logs)
     undo.callback(planner.stop)
     in_force = links.in_force(topology)
