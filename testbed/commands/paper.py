@@ -22,7 +22,7 @@ def add_parser(commands: Any) -> None:
         description="Plan and run the published schedules on nine-city, the 2×2 of multicast and aggregation, ring "
         "all-reduce, overlapped training, and the best schedules that the search finds; print published, planned and "
         "measured side by side. Needs root, and about ten minutes. Exit code 1 if a measured "
-        "round time is more than 5 %% off, or a lifetime more than 1 %%.",
+        "round time is more than 5 % off, or a lifetime more than 1 %.",
         epilog="example: sudo testbed paper --json > paper.json",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )

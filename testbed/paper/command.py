@@ -27,6 +27,8 @@ TOPOLOGY = "nine-city"
 
 def compare(arguments: argparse.Namespace, progress: Console) -> tuple[dict[str, Any], list[Row]]:
     """Do all runs; returns the document of `paper --json`, and its rows. Raises TestbedError for bad input."""
+    if arguments.plot is not None and not arguments.training:
+        raise TestbedError("--plot draws the curves of --training: give both")
     check_run_directory(arguments.out)
     directory: Path = arguments.out or Path("runs") / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-paper"
     try:

@@ -1,5 +1,7 @@
 """The comparison: which figures are published and fitted, what is asked of the measured ones, and the curves."""
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -9,7 +11,7 @@ from agents.pinned import ENVIRONMENT
 from testbed.paper.comparison import rows
 from testbed.paper.experiments import GLOO_RING, RING, Experiment, Outcome, carry_out, experiments, schedule_key
 from testbed.paper.row import Row
-from testbed.paper.training import Curve, curves, methods, statements
+from testbed.paper.training import TRAINED_S, Curve, curves, methods, statements
 from testbed.run.frames import frame_payload
 from testbed.scale import Scale
 from testbed.topology.load import load_topology
@@ -129,6 +131,12 @@ def test_a_run_that_was_late_is_done_again_and_what_cannot_run_is_said(tmp_path:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_plot_without_curves_is_refused() -> None:
+    command = [sys.executable, "-P", "-m", "testbed", "paper", "--plot", "curves.png"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (2, "testbed: --plot draws the curves of --training: give both\n")
+
+
 def test_curves_of_every_method_share_seed_and_start(
     outcomes: dict[str, Outcome], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,8 +169,10 @@ def test_statements_say_what_contradicts_the_claim_as_well() -> None:
     def curve(method: str, *points: tuple[float, float]) -> Curve:
         return Curve("digits", method, [{"seconds": at, "worst_loss": loss} for at, loss in points])
 
-    ring = curve("synchronous, ring all-reduce", (0, 2.3), (40, 0.5))
-    told = statements([ring, curve("triangles, overlapped", (0, 2.3), (8, 0.5)), curve("pairs, overlapped", (0, 2.3))])
-    assert told[0].startswith("digits: loss of the worst island after 40 s: synchronous, ring all-reduce 0.500")
-    assert "triangles, overlapped reaches the loss that ring all-reduce has after 40 s within 8 s, 5.0 times" in told[1]
+    ring = curve("synchronous, ring all-reduce", (0, 2.3), (TRAINED_S, 0.5))
+    told = statements(
+        [ring, curve("triangles, overlapped", (0, 2.3), (TRAINED_S / 5, 0.5)), curve("pairs, overlapped", (0, 2.3))]
+    )
+    assert told[0].startswith("digits: loss of the worst island after 20 s: synchronous, ring all-reduce 0.500")
+    assert "triangles, overlapped reaches the loss that ring all-reduce has after 20 s within 4 s, 5.0 times" in told[1]
     assert "pairs, overlapped does not reach" in told[2]
