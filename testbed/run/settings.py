@@ -165,7 +165,6 @@ def settings_from_json(content: Mapping[str, Any]) -> RunSettings:
             "training": TrainingSettings(
                 **{**content["training"], "outer": OuterSettings(**content["training"]["outer"])}
             ),
-            "recovery": RecoverySettings(**content["recovery"]),
             "capture": tuple(content["capture"]),
             "policy_schedule": tuple(PolicyChange(**change) for change in content["policy_schedule"]),
             "link_settings": tuple(LinkSetting(**setting) for setting in content["link_settings"]),
