@@ -7,6 +7,7 @@ from testbed.live.settings import LinkSetting
 from testbed.run.settings import (
     EdgeSettings,
     PolicyChange,
+    RecoverySettings,
     RunSettings,
     TrainingSettings,
     settings_from_json,
@@ -22,6 +23,7 @@ def test_settings_come_back_as_they_were() -> None:
         scale=Scale(1e-2, 4.0),
         policy_schedule=(PolicyChange("triangles", round=3), PolicyChange("mine.py:Mine", at_ms=10.0, memory_gb=8.0)),
         edge=EdgeSettings(memory_gb=1.0, late="drop"),
+        recovery=RecoverySettings("source", 250.0, 2.0),
         link_settings=(LinkSetting("nyc-lon", {"loss": "1%"}),),
         scenario=Path("/somewhere/cable-cut.toml"),
         capture=("core",),
