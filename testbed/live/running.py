@@ -11,7 +11,10 @@ from testbed.run.conductor import Conductor
 from testbed.run.settings import RunSettings
 
 # What can be done once there is what it is done to.
-_LATER = ("link_show", "link_set", "policy_show", "policy_set", "pause", "resume", "stop")
+_LATER = (
+    *("link_show", "link_set", "policy_show", "policy_set", "pause", "resume", "stop"),
+    *("capture_start", "capture_stop"),
+)
 
 
 def first_status(settings: RunSettings, run_id: str, run_dir: Path) -> dict[str, Any]:

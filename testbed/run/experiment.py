@@ -24,25 +24,16 @@ from testbed.multicast.counters import RouterCounters, drop_warnings
 from testbed.multicast.interface import MulticastError, RunningPlane, Site
 from testbed.network.emulated import EmulatedNetwork, build_network
 from testbed.policies import COMPARED
-from testbed.run.accounting import (
-    PROBING_BYTES,
-    UNPLANNED_BYTES,
-    LinkLoad,
-    link_loads,
-    planned_streams,
-    saving,
-    unsummed_bytes,
-)
+from testbed.run.accounting import saving
 from testbed.run.epochs import Epochs
 from testbed.run.failures import FIND_WAYS_TIMEOUT_S, LinkFailures, Reaction
+from testbed.run.loads import run_loads
 from testbed.run.opening import OpenRun, opened
 from testbed.run.pace import Pace
 from testbed.run.planning import Planner, PlanRequest
 from testbed.run.preparing import Prepared, prepare
 from testbed.run.processes import TRAINING_TIMEOUT_S, Fleet
-from testbed.run.program import Epoch
 from testbed.run.reacting import Reactor
-from testbed.run.repairs import fetched_bytes, last_hop_repair_bytes
 from testbed.run.reporting import (
     report_end,
     report_reaction,
@@ -336,7 +327,7 @@ def _conclude(
     fleet.send(fleet.of("trainer"), "evaluate")
     evaluated = fleet.gather(fleet.of("trainer"), "evaluated", TRAINING_TIMEOUT_S * settings.scale.time_dilation)
     used = [each for each in epochs.all.values() if any(record.epoch == each.number for record in records)]
-    loads = _loads(prepared, used, records, epochs.introductions)
+    loads = run_loads(prepared, used, records, epochs.introductions)
     drops = site.router_counters.read(trees_moved=any(record.disturbed for record in records))
     outcome = Outcome(
         settings=settings,
@@ -345,7 +336,7 @@ def _conclude(
         strains=strains,
         loads=loads,
         saving=saving(loads, prepared.topology, prepared.framing),
-        evaluations={process.island: _measures(message) for process, message in evaluated.items()},
+        evaluations={process.island: _measures(evaluated[process]) for process in fleet.of("trainer")},
         memory=memory_budget(prepared.topology, settings, prepared.framing),
         links_kind=prepared.link_kind.name,
         multicast_plane=prepared.plane.name,
@@ -379,28 +370,6 @@ def _missed(settings: RunSettings, records: Sequence[RoundRecord]) -> list[str]:
     rounds = [change.round for change in settings.policy_schedule if change.round is not None]
     missed = sum(number >= len(records) for number in rounds)
     return [f"{missed} changes of policy lie after the end of the run"] if missed else []
-
-
-def _loads(
-    prepared: Prepared, epochs: Sequence[Epoch], records: Sequence[RoundRecord], introductions: int
-) -> list[LinkLoad]:
-    """What each link should have carried, and did, in the rounds in which no link failed.
-
-    `introductions`: how often an epoch was brought into operation, which takes membership reports and probes.
-    """
-    settings, topology = prepared.settings, prepared.topology
-    by_number = {epoch.number: epoch for epoch in epochs}
-    steady = [record for record in records if not record.disturbed]
-    rounds = [(by_number[record.epoch], record.phase) for record in steady]
-    hosts = settings.hosts_per_island
-    planned = planned_streams(rounds, topology, settings.aggregation, hosts)
-    unicast = planned_streams(rounds, topology, settings.aggregation, hosts, copies=True)
-    # Where hosts sum, nothing is summed at the edges by plan.
-    extra = unsummed_bytes(steady, prepared.framing, hosts) if settings.aggregation == "edge" else {}
-    repairs = last_hop_repair_bytes(steady, hosts)
-    anywhere = UNPLANNED_BYTES + PROBING_BYTES * (introductions - 1) + fetched_bytes(steady, prepared.framing)
-    allowed = {direction: anywhere + repairs.get(direction, 0) for direction in planned}
-    return link_loads(planned, unicast, extra, prepared.framing, steady, allowed)
 
 
 def _check_links(prepared: Prepared, network: EmulatedNetwork, run_dir: RunDirectory, console: Console) -> None:

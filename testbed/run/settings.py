@@ -161,6 +161,7 @@ def settings_from_json(content: Mapping[str, Any]) -> RunSettings:
             **content,
             "scale": Scale(**content["scale"]),
             "edge": EdgeSettings(**content["edge"]),
+            "recovery": RecoverySettings(**content["recovery"]),
             "training": TrainingSettings(
                 **{**content["training"], "outer": OuterSettings(**content["training"]["outer"])}
             ),

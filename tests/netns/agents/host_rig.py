@@ -28,7 +28,7 @@ from aggregator.wire.packet import (
     write_packet,
 )
 
-HOST, EDGE, PEER = "10.213.0.1", "10.213.0.2", "10.213.0.3"
+HOST, EDGE, PEER, OTHER_PEER = "10.213.0.1", "10.213.0.2", "10.213.0.3", "10.213.0.4"
 HOLD_OFF_NS = 20_000_000
 GROUPS = ["232.7.0.1", "232.7.0.2"]
 VALUES, PER_CHUNK, CHUNKS = 4 * 2227 + 100, 2227, 5
@@ -106,7 +106,8 @@ def two_namespaces() -> Iterator[tuple[str, str]]:
             edge,
         )
         run("ip", "-n", edge, "link", "set", "down0", "mtu", "9000")
-        run("ip", "-n", edge, "address", "add", f"{PEER}/24", "dev", "down0")
+        for peer in (PEER, OTHER_PEER):
+            run("ip", "-n", edge, "address", "add", f"{peer}/24", "dev", "down0")
         for name, interface, address in ((host, "up0", HOST), (edge, "down0", EDGE)):
             run(
                 "ip",
@@ -193,7 +194,7 @@ class Host:
             tag_key="",
             repair={
                 "edge_address": EDGE,
-                "peers": {PEER: 1},
+                "peers": {PEER: 1, OTHER_PEER: 2},
                 "fetch": fetch,
                 "hold_off_ns": HOLD_OFF_NS,
                 "uplink_bps": 1e8,

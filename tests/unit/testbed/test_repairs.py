@@ -1,5 +1,6 @@
 """When sums are given up and what is missing is fetched, by plan; what repair puts on the links, by the counts."""
 
+import json
 from typing import Any, cast
 
 import pytest
@@ -11,6 +12,7 @@ from testbed.run.frames import Framing, packetisation_ms
 from testbed.run.program import Epoch, make_epoch
 from testbed.run.repairs import fetched_bytes, last_hop_repair_bytes, repair_counts
 from testbed.run.rounds import RoundRecord
+from testbed.run.settings import RecoverySettings, RunSettings, settings_from_json, settings_to_json
 from testbed.scale import Scale
 from tests.unit.testbed.plans import make_plan
 
@@ -113,3 +115,8 @@ def test_last_hop_repairs_are_on_the_access_links() -> None:
 
 def test_what_is_fetched_may_be_anywhere() -> None:
     assert fetched_bytes(RECORDS, FRAMING) == 4 * 146 + 2 * 106
+
+
+def test_settings_of_repair_outlast_the_manifest() -> None:
+    settings = RunSettings(recovery=RecoverySettings("source", 250.0, 2.0))
+    assert settings_from_json(json.loads(json.dumps(settings_to_json(settings)))) == settings
