@@ -3,6 +3,7 @@
 import os
 import socket
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -40,6 +41,21 @@ def test_says_who_it_is_and_ends_when_told(host: Host) -> None:
         assert os.sched_getscheduler(host.process.pid) == os.SCHED_FIFO
     host.channel.send("stop")
     assert host.process.wait(timeout=10) == 0
+
+
+def processor_s(pid: int) -> float:
+    """What a process has used of processors so far."""
+    user, system = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
+def test_sleeps_while_nothing_is_due(host: Host) -> None:
+    """At its priority nothing else would run."""
+    before_s = processor_s(host.process.pid)
+    time.sleep(0.5)
+    host.arm(0, phase=0)
+    time.sleep(0.5)
+    assert processor_s(host.process.pid) - before_s < 0.3
 
 
 def test_a_probe_goes_to_each_group_of_the_epoch_once(host: Host) -> None:

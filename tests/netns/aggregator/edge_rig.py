@@ -149,12 +149,13 @@ class EdgeRig:
         return parse_packet(datagram), np.frombuffer(datagram[HEADER_BYTES:], "<i4")
 
     def close(self) -> None:
+        """Safe to call twice."""
         self.channel.close()
         for sock in (self.host, *self.senders.values()):
             sock.close()
         if self.process.poll() is None:
             self.process.kill()
-        self.process.communicate()
+            self.process.communicate()
 
 
 @contextmanager
