@@ -8,6 +8,7 @@ Run control is docs/run-control.md. Nothing else happens here: no training, no g
 itself is in a native thread, so that a datagram leaves when it is due.
 """
 
+import math
 import os
 import select
 import time
@@ -164,12 +165,13 @@ class DataPlane:
             self._report_if_done()
             self._report_if_gathered()
 
-    def _patience_ms(self) -> float:
+    def _patience_ms(self) -> int:
         due_ns = self._recovery.next_ns()
         if self._round is not None and self._round.started:
             due_ns = min(due_ns, self._round.give_up_ns)
+        left_ms = min((due_ns - time.monotonic_ns()) / 1e6, _LONGEST_WAIT_MS)
         # Rounded up: waking before the time would only mean to wait again.
-        return min(max(0, (due_ns - time.monotonic_ns()) // 1_000_000 + 1), _LONGEST_WAIT_MS)
+        return max(0, math.ceil(left_ms))
 
     def _answer(self, message: Message) -> None:
         match message["type"]:
