@@ -159,7 +159,8 @@ def _run(
         live.commands |= policy_commands(swaps, epochs, conductor)
         player = Player(prepared.scenario, site.links, fleet, run_dir, settings.scale)
         timed = _schedule(prepared, swaps)
-        step_ns = settings.scale.emulated_ns(settings.training.step_ms)
+        # Without overlap, training that takes longer only moves the start of a round, and not what is measured of it.
+        step_ns = settings.scale.emulated_ns(settings.training.step_ms) if settings.training.overlap else 0
         watched = [*fleet.of("edge"), *fleet.of("dataplane")]
         gauge = StrainGauge(site.network.links, watched, settings.scale, step_ns)
         strains: list[Strain] = []
