@@ -5,6 +5,7 @@ round gets the reasons why it is not to be trusted, from figures that every part
 """
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +24,8 @@ MOST_SEND_LATENESS_P99_MS = 1.0
 MOST_SEND_LATENESS_MS = 10.0
 MOST_CPU_WAIT_MEAN_MS = 0.4
 
+_STEAL = 7  # among the figures of the line "cpu" in /proc/stat
+
 
 @dataclass(frozen=True)
 class Waits:
@@ -36,7 +39,8 @@ class Waits:
 class Strain:
     """The figures of one round, undilated; waits are of the worst process, `reasons` is empty for a trusted round.
 
-    `compute_ms`: what the slowest island's training really took, of what it may have.
+    `compute_ms`: what the slowest island's training really took, of what it may have. `stolen_ms`: processor time that
+    a hypervisor gave to others meanwhile, of all processors, in the kernel's steps of 10 ms; no reason by itself.
     """
 
     link_lateness_p99_ms: float
@@ -50,6 +54,7 @@ class Strain:
     cpu_wait_share: float
     cpu_wait_mean_ms: float
     waiting_process: str
+    stolen_ms: float = 0.0
     compute_ms: float = 0.0
     compute_allowed_ms: float = math.inf
     slowest_trainer: str = ""
@@ -70,10 +75,12 @@ class StrainGauge:
         self._scale = scale
         self._step_ns = step_ns
         self._waits: dict[str, Waits] = {}
+        self._stolen_ns = 0
 
     def begin(self) -> None:
         """A round is about to start: what its preparation took does not make it late."""
         self._waits = self._read_waits()
+        self._stolen_ns = _read_stolen_ns()
 
     def counters(self) -> Counters:
         """The links' counters. Raises RunFailed if the links have failed."""
@@ -88,7 +95,7 @@ class StrainGauge:
         for name, now in self._read_waits().items():
             first = self._waits.get(name, now)  # more than now if the process was started again
             waits[name] = Waits(max(now.waited_ns - first.waited_ns, 0), max(now.times - first.times, 0))
-        return strain_of(record, waits, self._scale, self._step_ns)
+        return strain_of(record, waits, self._scale, self._step_ns, _read_stolen_ns() - self._stolen_ns)
 
     def _read_waits(self) -> dict[str, Waits]:
         """Of each process whose waiting makes a round late, the thread that has waited longest."""
@@ -103,10 +110,18 @@ class StrainGauge:
         return waits
 
 
-def strain_of(record: RoundRecord, waits: Mapping[str, Waits], scale: Scale, step_ns: int) -> Strain:
+def _read_stolen_ns() -> int:
+    """Processor time that a hypervisor has given to others since this machine started, of all processors."""
+    label, *ticks = Path("/proc/stat").read_text(encoding="ascii").splitlines()[0].split()
+    return int(ticks[_STEAL]) * 1_000_000_000 // os.sysconf("SC_CLK_TCK") if label == "cpu" else 0
+
+
+def strain_of(
+    record: RoundRecord, waits: Mapping[str, Waits], scale: Scale, step_ns: int, stolen_ns: int = 0
+) -> Strain:
     """What the machine did to a round, by the links' counters around it and the processes' own reports.
 
-    `step_ns`: how long a step of training may take; 0: as long as it likes.
+    `step_ns`: how long a step of training may take; 0: as long as it likes. `stolen_ns`: what a hypervisor took.
     """
     before, after = record.before, record.after
     lateness = {ends: now.lateness.since(before[ends].lateness) for ends, now in after.items()}
@@ -128,6 +143,7 @@ def strain_of(record: RoundRecord, waits: Mapping[str, Waits], scale: Scale, ste
         cpu_wait_share=wait_ms / scale.undilated_ms(record.completion_ns),
         cpu_wait_mean_ms=wait_ms / max(wait.times, 1),
         waiting_process=waiting,
+        stolen_ms=scale.undilated_ms(stolen_ns),
         **_training(record, scale, step_ns),
     )
     return replace(figures, reasons=tuple(_reasons(figures)))
@@ -188,6 +204,8 @@ def _reasons(strain: Strain) -> list[str]:
             f"the training of {strain.slowest_trainer} really took {strain.compute_ms:.0f} ms of the "
             f"{strain.compute_allowed_ms:.0f} ms that its steps may take"
         )
+    if reasons and strain.stolen_ms:
+        reasons.append(f"meanwhile a hypervisor gave {strain.stolen_ms:.0f} ms of these processors to others")
     return reasons
 
 

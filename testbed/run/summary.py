@@ -80,7 +80,7 @@ def summarise(outcome: Outcome) -> dict[str, Any]:
         warnings.append(
             f"{len(untrusted)} of {len(records)} rounds are not trustworthy, this machine could not keep up; "
             f"the first, round {untrusted[0]['round'] + 1}: {untrusted[0]['reasons'][0]}; "
-            f"try {suggestion(strained, scale)}"
+            f"try {suggestion(strained, scale)}{_stolen(strained)}"
         )
     lost = expected - delivered
     if lost:
@@ -257,6 +257,12 @@ def _memory(outcome: Outcome) -> dict[str, Any]:
             for island, slots in sorted(high_water.items())
         },
     }
+
+
+def _stolen(strained: Sequence[Strain]) -> str:
+    """How many of the marked rounds met with a hypervisor that gave processors to others."""
+    rounds = sum(strain.stolen_ms > 0 for strain in strained)
+    return f"; in {rounds} of them the hypervisor gave processors to others: try a quieter machine" if rounds else ""
 
 
 def _untrusted(outcome: Outcome) -> list[dict[str, Any]]:

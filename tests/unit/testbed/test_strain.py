@@ -37,6 +37,7 @@ def strain(
     wait_ms: float = 20.0,
     wait_times: int = 500,
     compute_ms: float = 350.0,
+    stolen_ms: float = 0.0,
     scale: Scale | None = None,
 ) -> Strain:
     """A round of 500 ms on two directions, of which one carried nothing."""
@@ -73,7 +74,7 @@ def strain(
         outages=(),
     )
     waits = {"edge-nyc": Waits(round(wait_ms * 1e6), wait_times), "edge-lon": Waits(1, 1)}
-    return strain_of(record, waits, scale, scale.emulated_ns(200))
+    return strain_of(record, waits, scale, scale.emulated_ns(200), round(stolen_ms * 1e6))
 
 
 def _add(one: Lateness, other: Lateness) -> dict[int, int]:
@@ -109,6 +110,13 @@ def test_each_sign_of_overload_is_a_reason(changes: dict[str, Any], named: str) 
     assert not found.trustworthy
     assert len(found.reasons) == 1
     assert named in found.reasons[0]
+
+
+def test_stolen_time_explains_and_is_no_reason_by_itself() -> None:
+    assert strain(stolen_ms=30.0).trustworthy
+    found = strain(late_us=(10.0, 12_000.0), stolen_ms=30.0)
+    assert len(found.reasons) == 2
+    assert found.reasons[1] == "meanwhile a hypervisor gave 30 ms of these processors to others"
 
 
 def test_lateness_counts_undilated() -> None:
