@@ -9,6 +9,18 @@ from testbed.errors import TestbedError
 from testbed.live.settings import NUMBERS, LinkSetting, check
 from testbed.scale import Scale
 
+_NO_DEFAULT: tuple[object, ...] = (None, (), [])
+
+
+class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
+    """Help that names each default, where there is one and the text does not name it already."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        named = "(default:" in (action.help or "")
+        if named or action.default in _NO_DEFAULT or isinstance(action.default, bool):
+            return action.help
+        return super()._get_help_string(action)
+
 
 def number(at_least: float | None = None, above: float | None = None) -> Callable[[str], float]:
     """A finite number within bounds."""
@@ -48,7 +60,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
-def add_capture_bytes(parser: argparse.ArgumentParser) -> None:
+def add_capture_bytes(parser: argparse._ActionsContainer) -> None:
     """How much of each frame a recording keeps."""
     parser.add_argument(
         "--capture-bytes",
@@ -80,7 +92,7 @@ def add_network_options(parser: argparse.ArgumentParser) -> None:
     add_impairment_options(parser)
 
 
-def add_impairment_options(parser: argparse.ArgumentParser) -> None:
+def add_impairment_options(parser: argparse._ActionsContainer) -> None:
     """What to add to links of the topology; each option may be repeated, and all end in `link_settings`."""
     for option, example, meaning in (
         ("--loss", "A-B=1%", "lose frames: A-B both directions, A>B one, access all access links"),

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 
 from testbed.baselines.ring import TRANSPORTS, run_ring
-from testbed.commands.arguments import add_network_options, number, whole_number
+from testbed.commands.arguments import HelpFormatter, add_network_options, number, whole_number
 from testbed.run.settings import RunSettings, TrainingSettings
 from testbed.scale import Scale
 
@@ -21,7 +21,7 @@ def add_parser(commands: Any) -> None:
         description="Build the emulated network and train synchronously over it: each step is followed by a ring "
         "all-reduce of the whole payload over TCP. Needs root, and PyTorch for Gloo.",
         epilog="example: sudo testbed baseline ring-tcp --steps 12",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     option = parser.add_argument
     option("name", choices=tuple(TRANSPORTS), help="plain TCP, or PyTorch's Gloo")

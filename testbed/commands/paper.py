@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from testbed.commands.arguments import number, whole_number
+from testbed.commands.arguments import HelpFormatter, number, whole_number
 from testbed.paper.command import compare
 from testbed.paper.row import Row, Value
 from testbed.run.settings import RunSettings
@@ -24,7 +24,7 @@ def add_parser(commands: Any) -> None:
         "measured side by side. Needs root, and about ten minutes. Exit code 1 if a measured "
         "round time is more than 5 % off, or a lifetime more than 1 %.",
         epilog="example: sudo testbed paper --json > paper.json",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     defaults = RunSettings()
     option = parser.add_argument

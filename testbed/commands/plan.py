@@ -20,7 +20,7 @@ from scheduler.policies.interface import Policy
 from scheduler.policies.search import Search
 from scheduler.problem import TREES
 from scheduler.topology import Topology
-from testbed.commands.arguments import number, whole_number
+from testbed.commands.arguments import HelpFormatter, number, whole_number
 from testbed.policies import COMPARED, find_policy
 from testbed.run.frames import frame_payload, packetisation_ms
 from testbed.scale import Scale
@@ -34,7 +34,7 @@ def add_parser(commands: Any) -> None:
         description="Plan policies on a topology: who exchanges in which round, when each island starts and how fast, "
         "how long a round takes and how much aggregator memory it needs. Needs no root.",
         epilog="example: testbed plan --policy all --memory-gb 0,0.1,1,32 --plot plan.png",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     option = parser.add_argument
     option("--topology", default="nine-city", metavar="NAME|FILE", help="built-in topology or a topology file")
@@ -44,7 +44,7 @@ def add_parser(commands: Any) -> None:
         metavar="NAME",
         help="a policy, `all` for the four named ones, `search` for the best schedule found, or path/file.py:Name",
     )
-    option("--memory-gb", type=_memories, default=[32.0], metavar="M[,M…]", help="memory of each aggregator")
+    option("--memory-gb", type=_memories, default="32", metavar="M[,M…]", help="memory of each aggregator")
     option("--payload-gb", type=number(above=0), default=1.692, help="what each island sends per round")
     option("--trees", choices=TREES, default="shortest", help="shortest-delay trees, or chosen for the shortest round")
     option("--multicast", choices=("auto", "pim", *MULTICASTS), default="auto", help="unicast: a copy per receiver")

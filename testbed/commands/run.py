@@ -8,7 +8,7 @@ from typing import Any
 from agents.outer import OuterSettings
 from aggregator.deadlines import DEADLINE_POLICIES
 from scheduler.exchange import AGGREGATIONS
-from testbed.commands.arguments import add_capture_bytes, add_impairment_options, number, whole_number
+from testbed.commands.arguments import HelpFormatter, add_capture_bytes, add_impairment_options, number, whole_number
 from testbed.commands.policy_schedule import policy_schedule
 from testbed.errors import TestbedError
 from testbed.run.opening import opened
@@ -33,13 +33,32 @@ def add_parser(commands: Any) -> None:
         description="Build the emulated network, train the islands over it by the policy's schedule, and check and "
         "measure everything. Needs root. Times, rates and sizes are given, and printed, at full size.",
         epilog="example: sudo testbed run --policy triangles --memory-gb 0 --rounds 20 --json",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        formatter_class=HelpFormatter,
     )
-    option = parser.add_argument
+    for title, description, add_options in (
+        ("the schedule", "which islands exchange in which round, and when that changes", _add_schedule_options),
+        ("the training", "see docs/workloads.md", _add_training_options),
+        ("the network", "see docs/running.md, docs/links.md, docs/multicast.md", _add_network_options),
+        ("the aggregators", "see docs/aggregator.md", _add_aggregator_options),
+        ("loss, failures and recovery", "see docs/recovery.md, docs/scenarios.md", _add_trouble_options),
+        ("what is kept and printed", "see docs/running.md, docs/capture.md", _add_record_options),
+    ):
+        add_options(parser.add_argument_group(title, description), defaults)
+    parser.set_defaults(execute=execute)
+
+
+def _add_schedule_options(group: argparse._ArgumentGroup, defaults: RunSettings) -> None:
+    option = group.add_argument
     option("--topology", default=defaults.topology, metavar="NAME|FILE", help="built-in topology or a topology file")
-    option("--policy", default=defaults.policy, metavar="NAME", help="a policy by name, or path/file.py:Name")
+    option(
+        "--policy",
+        default=defaults.policy,
+        metavar="NAME",
+        help="a policy by name (testbed policy list), or path/file.py:Name",
+    )
     option("--memory-gb", type=number(at_least=0), default=defaults.memory_gb, help="memory of each aggregator")
     option("--payload-gb", type=number(above=0), default=defaults.payload_gb, help="what each island sends per round")
+    option("--trees", default=defaults.trees, metavar="KIND", help="multicast trees of the plan: shortest or optimised")
     option("--rounds", type=whole_number(1), default=defaults.rounds, help="how many rounds to run")
     option(
         "--policy-schedule",
@@ -55,6 +74,10 @@ def add_parser(commands: Any) -> None:
         help="plan the policy again for the links as they are: when some go down or come back, always also when a "
         "delay or rate changes, or never",
     )
+
+
+def _add_training_options(group: argparse._ArgumentGroup, defaults: RunSettings) -> None:
+    option = group.add_argument
     option(
         "--workload",
         default=defaults.workload,
@@ -93,6 +116,18 @@ def add_parser(commands: Any) -> None:
         help="Nesterov momentum of these outer steps, below 1",
     )
     option(
+        "--number-format",
+        choices=tuple(NUMBER_FORMATS),
+        default=defaults.number_format,
+        help="fixed: exact integer sums, of 32 bits, or fixed16 and fixed8: coarser, two or four values per 32 bits; "
+        "f32: for comparison, its sums depend on the order of arrival",
+    )
+    option("--seed", type=whole_number(0), default=defaults.seed, help="seed of everything random")
+
+
+def _add_network_options(group: argparse._ArgumentGroup, defaults: RunSettings) -> None:
+    option = group.add_argument
+    option(
         "--rate-scale",
         type=number(above=0),
         default=defaults.scale.rate_scale,
@@ -119,18 +154,22 @@ def add_parser(commands: Any) -> None:
         "finds links that swallow everything (docs/multicast.md)",
     )
     option(
-        "--aggregation",
-        choices=AGGREGATIONS,
-        default=defaults.aggregation,
-        help="where contributions are summed: at the island's edge, or by its hosts",
-    )
-    option("--trees", default=defaults.trees, metavar="KIND", help="multicast trees of the plan: shortest or optimised")
-    option(
         "--hosts-per-island",
         type=whole_number(1),
         default=defaults.hosts_per_island,
         metavar="H",
         help="hosts that share an island's payload and access link",
+    )
+    option("--tags", action="store_true", help="give every packet a keyed tag, and refuse those without")
+
+
+def _add_aggregator_options(group: argparse._ArgumentGroup, defaults: RunSettings) -> None:
+    option = group.add_argument
+    option(
+        "--aggregation",
+        choices=AGGREGATIONS,
+        default=defaults.aggregation,
+        help="where contributions are summed: at the island's edge, or by its hosts",
     )
     option(
         "--engine", default=defaults.engine, metavar="NAME|PATH", help="the aggregator's engine, or a library of one"
@@ -172,14 +211,12 @@ def add_parser(commands: Any) -> None:
         metavar="SHARE",
         help="share of an aggregator's slots that one island's contributions may take",
     )
-    option(
-        "--number-format",
-        choices=tuple(NUMBER_FORMATS),
-        default=defaults.number_format,
-        help="fixed: exact integer sums, of 32 bits, or fixed16 and fixed8: coarser, two or four values per 32 bits; "
-        "f32: for comparison, its sums depend on the order of arrival",
-    )
-    option("--tags", action="store_true", help="give every packet a keyed tag, and refuse those without")
+
+
+def _add_trouble_options(group: argparse._ArgumentGroup, defaults: RunSettings) -> None:
+    option = group.add_argument
+    add_impairment_options(group)
+    option("--scenario", type=Path, metavar="FILE", help="what happens to the links during the run (docs/scenarios.md)")
     option(
         "--repair",
         choices=REPAIRS,
@@ -198,8 +235,10 @@ def add_parser(commands: Any) -> None:
         default=defaults.recovery.resend_memory_gb,
         help="memory of each edge for that, apart from --memory-gb; 0: it keeps nothing",
     )
-    add_impairment_options(parser)
-    option("--scenario", type=Path, metavar="FILE", help="what happens to the links during the run (docs/scenarios.md)")
+
+
+def _add_record_options(group: argparse._ArgumentGroup, defaults: RunSettings) -> None:
+    option = group.add_argument
     option(
         "--capture",
         nargs="+",
@@ -208,13 +247,11 @@ def add_parser(commands: Any) -> None:
         metavar="WHERE",
         help="record frames into the run directory: all, core, access, or NODE:LINK for one end of a link",
     )
-    add_capture_bytes(parser)
-    option("--seed", type=whole_number(0), default=defaults.seed, help="seed of everything random")
+    add_capture_bytes(group)
     option("--out", type=Path, metavar="DIR", help="the run directory (default: runs/<UTC time>-<policy>)")
     option("--strict", action="store_true", help="exit 1 also when the median round is more than 5 %% off its plan")
     option("--cli", action="store_true", help="open Mininet's command line on the network after the last round")
     option("--json", action="store_true", help="print one JSON document instead of the table")
-    parser.set_defaults(execute=execute)
 
 
 def execute(arguments: argparse.Namespace) -> int:

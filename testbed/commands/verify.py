@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from testbed.commands.arguments import add_network_options
+from testbed.commands.arguments import HelpFormatter, add_network_options
 from testbed.scale import Scale
 from testbed.verify.command import verify_network
 from testbed.verify.judging import Finding
@@ -23,7 +23,7 @@ def add_parser(commands: Any) -> None:
         "rate at saturation, loss and order at light load. Exit code 1 if one is not what was asked: delay within "
         "0.2 ms or 1 %, rate within 2 %, loss within what chance allows. Needs root.",
         epilog="example: sudo testbed verify --topology nine-city",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     add_network_options(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of the table")

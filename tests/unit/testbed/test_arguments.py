@@ -1,12 +1,13 @@
 """Values on the command line."""
 
 import argparse
+import re
 from pathlib import Path
 
 import pytest
 
 from testbed.cli import build_parser
-from testbed.commands.arguments import number, whole_number
+from testbed.commands.arguments import HelpFormatter, number, whole_number
 from testbed.commands.policy_schedule import policy_schedule
 from testbed.run.settings import PolicyChange
 
@@ -84,3 +85,13 @@ def test_wrong_schedule_files_are_refused_by_change_and_key(text: str, tmp_path:
         policy_schedule(str(path))
     assert BAD_SCHEDULES[text] in str(caught.value)
     assert str(path) in str(caught.value)
+
+
+def test_help_names_defaults_where_there_are_any() -> None:
+    parser = argparse.ArgumentParser(formatter_class=HelpFormatter)
+    for option, default in (("--none", None), ("--empty", ()), ("--zero", 0.0), ("--word", "auto")):
+        parser.add_argument(option, default=default, help="meaning")
+    parser.add_argument("--switch", action="store_true", help="meaning")
+    parser.add_argument("--told", default=3, help="meaning (default: three)")
+    help_text = re.sub(r"\s+", " ", parser.format_help())
+    assert re.findall(r"\(default: [^)]*\)", help_text) == ["(default: 0.0)", "(default: auto)", "(default: three)"]
