@@ -112,8 +112,8 @@ class DirectionCounters:
     worst_lateness_ns: int | None
     dropped_down: int = 0
     duplicated: int = 0
-    corrupted: int = 0
-    reordered: int = 0
+    corrupted: int | None = 0
+    reordered: int | None = 0
     lateness: Lateness = Lateness()
 
 

@@ -61,12 +61,17 @@ class Netem:
 
 @dataclass
 class _Way:
-    """One direction in operation: the port that sends its frames, and what went missing while the link was down."""
+    """One direction in operation: the port that sends its frames, and what cannot be counted while the link is down.
+
+    `has_duplicates`: whether there ever may have been some.
+    """
 
     port: Port
     name: str
     direction: Direction
+    has_duplicates: bool = False
     dropped_down: int = 0
+    duplicated: int = 0
 
 
 class RunningNetem:
@@ -82,8 +87,8 @@ class RunningNetem:
             port_a, port_b = (indices[name] for name in _port_names(number))
             towards_a, towards_b = Port(port_a, port_b, 2 * number + 2), Port(port_b, port_a, 2 * number + 1)
             name_a, name_b = _port_names(number)
-            self._ways[link.a.node, link.b.node] = _Way(towards_b, name_b, link.forward)
-            self._ways[link.b.node, link.a.node] = _Way(towards_a, name_a, link.backward)
+            self._ways[link.a.node, link.b.node] = _Way(towards_b, name_b, link.forward, link.forward.duplicate > 0)
+            self._ways[link.b.node, link.a.node] = _Way(towards_a, name_a, link.backward, link.backward.duplicate > 0)
 
     def start(self) -> None:
         """Give every direction its physics, and let frames pass. To be called once. Raises LinkError."""
@@ -140,6 +145,7 @@ class RunningNetem:
 
         self._line.act(act)
         way.direction = direction
+        way.has_duplicates |= direction.duplicate > 0
 
     def set_up(self, a: str, b: str, up: bool) -> None:
         """Take the link between two nodes down, or up again."""
@@ -147,11 +153,11 @@ class RunningNetem:
         if not ways:
             raise LinkError(f"no link between {a} and {b}")
         link = frozenset((a, b))
-        if link in self._down:
-            counters = self.counters()
-            for ends in ((a, b), (b, a)):
-                self._ways[ends].dropped_down = counters[ends].dropped_down
-            self._down.discard(link)
+        counters = self.counters()
+        for ends in ((a, b), (b, a)):
+            self._ways[ends].dropped_down = counters[ends].dropped_down
+            self._ways[ends].duplicated = counters[ends].duplicated
+        self._down.discard(link)
         self._line.act(lambda: set_ports_up([way.port.interface for way in ways], up))
         if not up:
             self._down.add(link)
@@ -163,10 +169,14 @@ class RunningNetem:
     def _counters(
         self, ends: Ends, way: _Way, policer: Statistics, netem: Statistics, traffic: PortTraffic
     ) -> DirectionCounters:
-        dropped_down = way.dropped_down
+        admitted, released = policer.frames - policer.drops, traffic.frames + traffic.refused
+        dropped_down, duplicated = way.dropped_down, way.duplicated
         if frozenset(ends) in self._down:
             # A queueing discipline empties without counting when its interface goes down: what is nowhere else.
-            dropped_down = policer.frames - policer.drops - netem.drops - traffic.frames - traffic.refused
+            dropped_down = admitted + duplicated - netem.drops - released
+        elif way.has_duplicates:
+            # netem does not count them: what came of it, or is in it, and never went in.
+            duplicated = max(netem.frames + netem.held + netem.drops + dropped_down - admitted, 0)
         return DirectionCounters(
             frames_in=policer.frames,
             bytes_in=policer.bytes,
@@ -178,6 +188,9 @@ class RunningNetem:
             queue_high_water_bytes=None,
             worst_lateness_ns=None,
             dropped_down=dropped_down,
+            duplicated=duplicated,
+            corrupted=None,
+            reordered=None,
         )
 
 

@@ -2,7 +2,8 @@
 
 A direction is two things at the port that sends its frames. A policer admits a frame if the bytes that wait, by the
 line's rate, leave room for it in the queue: the drop-tail queue. The queueing discipline `netem` then serialises what
-was admitted at the rate, delays it, and loses what chance says.
+was admitted at the rate, delays it, and loses, doubles or corrupts what chance says. With a rate, netem keeps frames in
+order: where they shall overtake each other, a second netem inside the first has the jitter, and no rate.
 """
 
 import math
@@ -64,6 +65,8 @@ class Netem:
     limit_frames: int
     loss: int
     gilbert_elliott: tuple[int, int, int, int] | None
+    duplicate: int
+    corrupt: int
     seed: int | None
 
 
@@ -78,11 +81,12 @@ class Policer:
 
 @dataclass(frozen=True)
 class Statistics:
-    """What a queueing discipline or an action has counted."""
+    """What a queueing discipline or an action has counted: frames that it let go, that it dropped and that it holds."""
 
     frames: int
     bytes: int
     drops: int
+    held: int
 
 
 def wrong_direction(direction: Direction) -> str | None:
@@ -104,26 +108,45 @@ def wrong_direction(direction: Direction) -> str | None:
         return "delay, rate and queue together can hold more frames than the kernel counts; lower one of them"
     if direction.jitter_ns > MOST_JITTER_NS:
         return f"jitter {direction.jitter_ns} ns is above {MOST_JITTER_NS}, the kernel's most; use --links delayline"
-    for asked, name in (
-        (direction.reorder, "reordering"),
-        (direction.duplicate, "duplication"),
-        (direction.corrupt, "corruption"),
-    ):
-        if asked:
-            return f"{name} is not emulated by links of kind netem; use --links delayline"
+    if overtakes(direction) and direction.duplicate:
+        return "reordering together with duplication is not emulated by links of kind netem; use --links delayline"
     return None
 
 
+def overtakes(direction: Direction) -> bool:
+    """Whether frames of this direction may overtake each other."""
+    return direction.reorder and direction.jitter_ns > 0
+
+
 def netem_of(direction: Direction) -> Netem:
-    """The options that give a direction its delay, jitter, rate and loss. With a rate, netem keeps frames in order."""
+    """The options that give a direction its rate, delay and chance; jitter as well if it keeps frames in order."""
+    early_ns, jitter_ns = (direction.jitter_ns, 0) if overtakes(direction) else (0, direction.jitter_ns)
     return Netem(
-        latency_ns=direction.one_way_delay_ns,
-        jitter_ns=direction.jitter_ns,
+        latency_ns=direction.one_way_delay_ns - early_ns,
+        jitter_ns=jitter_ns,
         rate_bytes_per_s=_bytes_per_s(direction),
         limit_frames=_limit_frames(direction),
         loss=0 if direction.bursts else _fraction(direction.loss),
         gilbert_elliott=_gilbert_elliott(direction.loss, direction.bursts) if direction.bursts else None,
+        duplicate=_fraction(direction.duplicate),
+        corrupt=_fraction(direction.corrupt),
         seed=direction.seed % 2**64,
+    )
+
+
+def second_netem_of(direction: Direction) -> Netem:
+    """The options of the netem inside: it holds each frame for 0 to twice the jitter, or for nothing."""
+    jitter_ns = direction.jitter_ns if overtakes(direction) else 0
+    return Netem(
+        latency_ns=jitter_ns,
+        jitter_ns=jitter_ns,
+        rate_bytes_per_s=0,
+        limit_frames=_limit_frames(direction),
+        loss=0,
+        gilbert_elliott=None,
+        duplicate=0,
+        corrupt=0,
+        seed=(direction.seed + 1) % 2**64,
     )
 
 
@@ -148,7 +171,7 @@ def netem_options(netem: Netem) -> bytes:
     ticks = min(netem.latency_ns // TICK_NS, 2**32 - 1)
     attributes = [
         attribute(_NETEM_REORDER, struct.pack("=2I", 0, 0)),
-        attribute(_NETEM_CORRUPT, struct.pack("=2I", 0, 0)),
+        attribute(_NETEM_CORRUPT, struct.pack("=2I", netem.corrupt, 0)),
         attribute(_NETEM_RATE, _RATE.pack(netem.rate_bytes_per_s, 0, 0, 0)),
         attribute(_NETEM_LATENCY64, struct.pack("=q", netem.latency_ns)),
         attribute(_NETEM_JITTER64, struct.pack("=q", netem.jitter_ns)),
@@ -157,16 +180,17 @@ def netem_options(netem: Netem) -> bytes:
         attributes.append(nested(_NETEM_LOSS, attribute(_LOSS_GILBERT_ELLIOTT, _FOUR.pack(*netem.gilbert_elliott))))
     if netem.seed is not None:
         attributes.append(attribute(_NETEM_SEED, struct.pack("=Q", netem.seed)))
-    return attribute(TCA_OPTIONS, _NETEM.pack(ticks, netem.limit_frames, netem.loss, 0, 0, 0) + b"".join(attributes))
+    return attribute(
+        TCA_OPTIONS, _NETEM.pack(ticks, netem.limit_frames, netem.loss, 0, netem.duplicate, 0) + b"".join(attributes)
+    )
 
 
 def parse_netem(options: bytes) -> Netem | None:
     """The options that the kernel reports; None if any that should be off is on."""
     _, limit, loss, gap, duplicate, _ = _NETEM.unpack_from(options)
     found = parse(options[_NETEM.size :])
-    off = [gap, duplicate]
-    for kind in (_NETEM_REORDER, _NETEM_CORRUPT):
-        off += struct.unpack("=2I", found.get(kind, bytes(8)))
+    corrupt, correlation = struct.unpack("=2I", found.get(_NETEM_CORRUPT, bytes(8)))
+    off = [gap, correlation, *struct.unpack("=2I", found.get(_NETEM_REORDER, bytes(8)))]
     rate, *overheads = _RATE.unpack(found.get(_NETEM_RATE, bytes(_RATE.size)))
     if any(off) or any(overheads):
         return None
@@ -179,6 +203,8 @@ def parse_netem(options: bytes) -> Netem | None:
         limit_frames=limit,
         loss=loss,
         gilbert_elliott=_FOUR.unpack(model) if model else None,
+        duplicate=duplicate,
+        corrupt=corrupt,
         seed=struct.unpack("=Q", seed)[0] if seed else None,
     )
 
@@ -228,8 +254,8 @@ def statistics(data: bytes) -> Statistics:
     """The counters among an object's statistics."""
     found = parse(data)
     sent_bytes, frames = struct.unpack_from("=QI", found[_STATS_BASIC])
-    _, _, drops = struct.unpack_from("=3I", found[_STATS_QUEUE])
-    return Statistics(frames, sent_bytes, drops)
+    held, _, drops = struct.unpack_from("=3I", found[_STATS_QUEUE])
+    return Statistics(frames, sent_bytes, drops, held)
 
 
 def _bytes_per_s(direction: Direction) -> int:

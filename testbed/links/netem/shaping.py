@@ -15,12 +15,14 @@ from testbed.links.netem.parameters import (
     every_frame,
     netem_of,
     netem_options,
+    overtakes,
     parse_netem,
     parse_policer,
     parse_redirection,
     police_action,
     policer_of,
     redirect_action,
+    second_netem_of,
     statistics,
 )
 from testbed.links.netem.rtnetlink import (
@@ -36,6 +38,7 @@ from testbed.links.netem.rtnetlink import (
 )
 
 _ROOT, _ROOT_HANDLE = 0xFFFFFFFF, 0x00010000
+_INSIDE, _INSIDE_HANDLE = 0x00010001, 0x00020000  # the only class of the netem at the root
 _HOOKS, _HOOKS_HANDLE = 0xFFFFFFF1, 0xFFFF0000
 _ARRIVING, _LEAVING = 0xFFFFFFF2, 0xFFFFFFF3
 _FILTER_HANDLE = 1
@@ -64,40 +67,67 @@ def open_port(control: TrafficControl, port: Port) -> None:
 def shape(control: TrafficControl, port: Port, direction: Direction) -> None:
     """Give what leaves an open port the physics of a direction. Raises LinkError."""
     set_netem(control, port, direction)
+    if overtakes(direction):
+        _set_second_netem(control, port, direction)
     _set_filter(control, "act_police", port, _LEAVING, police_action(policer_of(direction, port.number)))
 
 
 def set_netem(control: TrafficControl, port: Port, direction: Direction) -> None:
-    """Give what leaves a port the delay, jitter, rate and loss of a direction. Raises LinkError."""
+    """Give what leaves a port the rate, delay and chance of a direction. Raises LinkError."""
     options = netem_options(netem_of(direction))
     _set(control, "sch_netem", NEW_QDISC, port.interface, _ROOT, _ROOT_HANDLE, "netem", options)
 
 
+def _set_second_netem(control: TrafficControl, port: Port, direction: Direction) -> None:
+    options = netem_options(second_netem_of(direction))
+    _set(control, "sch_netem", NEW_QDISC, port.interface, _INSIDE, _INSIDE_HANDLE, "netem", options)
+
+
 def reshape(control: TrafficControl, port: Port, before: Direction, direction: Direction) -> None:
     """Change what leaves a port, without touching frames or counters. Raises LinkError, with nothing changed."""
-    old, new = policer_of(before, port.number), policer_of(direction, port.number)
-    set_netem(control, port, direction)
-    if new == old:
-        return
+    # Once it is there it stays: to remove it would lose what it holds.
+    has_second = port.interface in _netems(control, _INSIDE)
     try:
-        control.replace_action(nested(_ACTIONS_OF_REQUEST, police_action(new)))
+        _set_netems(control, port, direction, has_second)
+        old, new = policer_of(before, port.number), policer_of(direction, port.number)
+        if new != old:
+            _change_policer(control, new)
+    except LinkError:
+        _set_netems(control, port, before, has_second)
+        raise
+
+
+def _set_netems(control: TrafficControl, port: Port, direction: Direction, has_second: bool) -> None:
+    """The netem that has jitter, and then the one that has less delay for it, or the other way: no frame is early."""
+    if overtakes(direction):
+        _set_second_netem(control, port, direction)
+        set_netem(control, port, direction)
+    else:
+        set_netem(control, port, direction)
+        if has_second:
+            _set_second_netem(control, port, direction)
+
+
+def _change_policer(control: TrafficControl, policer: Policer) -> None:
+    try:
+        control.replace_action(nested(_ACTIONS_OF_REQUEST, police_action(policer)))
     except KernelRefusal as error:
-        set_netem(control, port, before)
         raise LinkError(f"cannot change the queue's bound: {error}") from error
 
 
 def confirm(control: TrafficControl, asked: Mapping[Port, Direction]) -> list[str]:
     """Compare what ports have with what was asked for. Returns warnings; raises LinkError at the first difference."""
-    disciplines = _netems(control)
+    first, second = _netems(control), _netems(control, _INSIDE)
     unseeded = False
     for port, direction in asked.items():
-        reply = disciplines.get(port.interface)
-        netem = parse_netem(reply.attributes[TCA_OPTIONS]) if reply else None
-        wanted = netem_of(direction)
-        if netem is not None and netem.seed is None:
-            unseeded = unseeded or _has_chance(wanted)
-            wanted = replace(wanted, seed=None)
-        _compare("netem", netem, wanted)
+        replies = {"netem": (first.get(port.interface), netem_of(direction))}
+        if overtakes(direction) or port.interface in second:
+            replies["second netem"] = (second.get(port.interface), second_netem_of(direction))
+        for what, (reply, wanted) in replies.items():
+            netem = parse_netem(reply.attributes[TCA_OPTIONS]) if reply else None
+            takes_seed = netem is None or netem.seed is not None
+            unseeded = unseeded or (not takes_seed and _has_chance(wanted))
+            _compare(what, netem, wanted if takes_seed else replace(wanted, seed=None))
         try:
             policer, _ = parse_policer(_filter(control, port, _LEAVING))
             target = parse_redirection(_filter(control, port, _ARRIVING))
@@ -123,7 +153,7 @@ def counted(control: TrafficControl, ports: list[Port]) -> dict[Port, tuple[Stat
 
 
 def _has_chance(netem: Netem) -> bool:
-    return bool(netem.loss or netem.gilbert_elliott or netem.jitter_ns)
+    return bool(netem.loss or netem.gilbert_elliott or netem.jitter_ns or netem.duplicate or netem.corrupt)
 
 
 def _compare(what: str, found: Netem | Policer | int | None, wanted: Netem | Policer | int) -> None:
@@ -131,11 +161,11 @@ def _compare(what: str, found: Netem | Policer | int | None, wanted: Netem | Pol
         raise LinkError(f"{what}: asked for {wanted}, but {found} was applied; use --links delayline")
 
 
-def _netems(control: TrafficControl) -> dict[int, Reply]:
+def _netems(control: TrafficControl, parent: int = _ROOT) -> dict[int, Reply]:
     return {
         reply.interface: reply
         for reply in control.get(GET_QDISC)
-        if reply.parent == _ROOT and reply.attributes[TCA_KIND] == b"netem\0"
+        if reply.parent == parent and reply.attributes[TCA_KIND] == b"netem\0"
     }
 
 

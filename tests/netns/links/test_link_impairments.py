@@ -4,6 +4,8 @@ import random
 import statistics
 import time
 from dataclasses import replace
+from itertools import accumulate
+from typing import Any
 
 import pytest
 from conftest import Bench
@@ -30,27 +32,25 @@ def carrier(bench: Bench, node: str, interface: str, wanted: bool) -> bool:
         time.sleep(0.02)
 
 
-def test_what_every_kind_has_in_force_is_read_back(bench: Bench) -> None:
-    forward = direction(12.5, 37, 123_456, loss=0.013, seed=-5, jitter_ns=1_000_000)
-    forward = replace(forward, bursts=Bursts(0.01, 0.2, 0.9, 0.001))
-    running = bench.build(link("a", "b", forward, direction(1.0)))
-    assert running.directions() == {("a", "b"): forward, ("b", "a"): direction(1.0)}
-    changed = replace(forward, bursts=None, loss=0.02)
-    running.change("a", "b", changed)
-    assert running.directions() == {("a", "b"): changed, ("b", "a"): direction(1.0)}
-
-
-def test_what_is_in_force_is_read_back(bench: Bench) -> None:
+@pytest.mark.parametrize("chance", [{"reorder": True, "corrupt": 0.2}, {"duplicate": 0.1, "corrupt": 0.2}])
+def test_what_is_in_force_is_read_back(bench: Bench, chance: dict[str, Any]) -> None:
     forward = direction(
-        12.5, 37, 123_456, loss=0.013, seed=-5, jitter_ns=1_000_000, reorder=True, duplicate=0.1, corrupt=0.2,
-        bursts=Bursts(0.01, 0.2, 0.9, 0.001),
-    )  # fmt: skip
+        12.5, 37, 123_456, loss=0.013, seed=-5, jitter_ns=1_000_000, bursts=Bursts(0.01, 0.2, 0.9, 0.001), **chance
+    )
     running = bench.build(link("a", "b", forward, direction(1.0)))
     assert running.directions() == {("a", "b"): forward, ("b", "a"): direction(1.0)}
-    assert running.warnings == ()
-    changed = replace(forward, bursts=None, loss=0.0)
-    running.change("a", "b", changed)
-    assert running.directions() == {("a", "b"): changed, ("b", "a"): direction(1.0)}
+    if bench.takes_seed:
+        assert running.warnings == ()
+    # The first change takes all chance away, the second brings it back.
+    for changed in (replace(forward, bursts=None, loss=0.0, reorder=False, duplicate=0.0, corrupt=0.0), forward):
+        running.change("a", "b", changed)
+        assert running.directions() == {("a", "b"): changed, ("b", "a"): direction(1.0)}
+
+
+def test_everything_that_chance_does_at_once_is_read_back(bench: Bench) -> None:
+    forward = direction(12.5, 37, jitter_ns=1_000_000, reorder=True, duplicate=0.1, corrupt=0.2, loss=0.01)
+    running = bench.build(link("a", "b", forward, direction(1.0)))
+    assert running.directions() == {("a", "b"): forward, ("b", "a"): direction(1.0)}
 
 
 def test_bursts_of_loss(bench: Bench) -> None:
@@ -78,14 +78,18 @@ def test_jitter_spreads_delays_and_reorders_only_if_asked(bench: Bench, reorder:
     delays = delays_ns(received)
     assert delays[0] >= 6_000_000 - CLOCK_NS
     counters = settled(running, ("a", "b"), 1000)
-    in_order = [one.number for one in received] == list(range(1000))
-    assert in_order is not reorder
+    numbers = [one.number for one in received]
+    # A frame has overtaken if one that was sent before it comes after it.
+    numbers.reverse()
+    overtaking = sum(number > least for number, least in zip(numbers, accumulate(numbers, min), strict=True))
+    assert counters.reordered in {None, overtaking}
     if reorder:
-        assert counters.reordered > 100
-        assert statistics.median(delays) == pytest.approx(10_000_000, abs=5 * 4_000_000 / 1000**0.5)
-        assert statistics.quantiles(delays, n=100)[97] <= 14_000_000 + MEDIAN_NS
+        assert overtaking > 100
+        late_ns = MEDIAN_NS if bench.has_program else 2_000_000  # a kernel's timers on a machine that may be emulated
+        assert statistics.median(delays) == pytest.approx(10_000_000, abs=5 * 4_000_000 / 1000**0.5 + late_ns)
+        assert statistics.quantiles(delays, n=100)[97] <= 14_000_000 + late_ns
     else:
-        assert counters.reordered == 0
+        assert overtaking == 0
 
 
 def test_duplicates(bench: Bench) -> None:
@@ -104,19 +108,22 @@ def test_duplicates(bench: Bench) -> None:
 def test_corruption_flips_one_bit(bench: Bench) -> None:
     running = bench.build(link("a", "b", direction(1.0, corrupt=0.5), direction(1.0)))
     a, b = ports(bench)
-    filling = random.Random(3).randbytes(LARGEST)
+    # Of a packet socket's frames above a page netem corrupts only the header (docs/links-netem.md).
+    size = LARGEST if bench.has_program else 3000
+    filling = random.Random(3).randbytes(size)
     for number in range(400):
-        a.send(number, LARGEST, filling)
-    received = b.receive(0.3)  # a flipped bit in the type hides a frame from this socket: 16 of 72112 bits
+        a.send(number, size, filling)
+    received = b.receive(0.3)  # a flipped bit in the type hides a frame from this socket: 16 of 24000 bits, or less
     flipped = []
     for one in received:
-        difference = int.from_bytes(one.frame[26:], "big") ^ int.from_bytes(filling[: LARGEST - 26], "big")
+        difference = int.from_bytes(one.frame[26:], "big") ^ int.from_bytes(filling[: size - 26], "big")
         flipped.append(difference.bit_count())
     assert max(flipped) == 1
     counters = settled(running, ("a", "b"), 400)
-    assert abs(counters.corrupted - 200) <= 5 * (400 * 0.25) ** 0.5
-    assert sum(flipped) <= counters.corrupted
-    assert counters.corrupted - sum(flipped) <= 5  # in the header
+    in_header = 5
+    assert abs(sum(flipped) - 200) <= 5 * (400 * 0.25) ** 0.5 + in_header
+    if counters.corrupted is not None:
+        assert 0 <= counters.corrupted - sum(flipped) <= in_header
 
 
 def test_change_of_delay_loses_and_reorders_nothing(bench: Bench) -> None:

@@ -19,9 +19,11 @@ from testbed.links.netem.parameters import (
     in_force,
     netem_of,
     netem_options,
+    overtakes,
     parse_netem,
     police_action,
     policer_of,
+    second_netem_of,
     wrong_direction,
 )
 from testbed.links.netem.rtnetlink import attribute, nested, parse
@@ -35,9 +37,12 @@ directions = st.builds(
     queue_bytes=st.integers(0, 10**5),
     loss=st.floats(0, 1),
     jitter_ns=st.integers(0, MOST_JITTER_NS),
+    reorder=st.booleans(),
+    duplicate=st.floats(0, 1),
+    corrupt=st.floats(0, 1),
     seed=st.integers(-(2**63), 2**63 - 1),
     bursts=st.none() | st.builds(Bursts, *(st.floats(0, 1) for _ in range(4))),
-)
+).map(lambda one: replace(one, jitter_ns=min(one.jitter_ns, one.one_way_delay_ns)))
 
 
 def admitted(direction: Direction, sizes: list[int], every_ns: float) -> list[int]:
@@ -57,17 +62,27 @@ def admitted(direction: Direction, sizes: list[int], every_ns: float) -> list[in
 
 @given(directions)
 def test_what_is_sent_is_what_is_read_back(direction: Direction) -> None:
-    wanted = netem_of(direction)
-    assert parse_netem(parse(netem_options(wanted))[TCA_OPTIONS]) == wanted
+    for wanted in (netem_of(direction), second_netem_of(direction)):
+        assert parse_netem(parse(netem_options(wanted))[TCA_OPTIONS]) == wanted
+
+
+@given(directions)
+def test_jitter_is_either_in_order_with_the_rate_or_in_a_netem_of_its_own(direction: Direction) -> None:
+    first, second = netem_of(direction), second_netem_of(direction)
+    assert first.latency_ns + second.latency_ns == direction.one_way_delay_ns
+    assert first.jitter_ns + second.jitter_ns == direction.jitter_ns
+    assert (second.jitter_ns > 0) is overtakes(direction) is (direction.reorder and direction.jitter_ns > 0)
+    assert not (first.jitter_ns and second.jitter_ns)
+    assert second.rate_bytes_per_s == second.loss == second.duplicate == second.corrupt == 0
+    assert second.latency_ns == second.jitter_ns  # so nothing is held for less than nothing
 
 
 def test_an_option_that_should_be_off_is_seen() -> None:
     options = parse(netem_options(netem_of(PLAIN)))[TCA_OPTIONS]
     assert parse_netem(options) is not None
-    for place in (3, 4):  # gap, duplicate; jitter is in a field of its own, of 64 bits
-        changed = bytearray(options)
-        struct.pack_into("=I", changed, 4 * place, 1)
-        assert parse_netem(bytes(changed)) is None
+    changed = bytearray(options)
+    struct.pack_into("=I", changed, 4 * 3, 1)  # gap; jitter is in a field of its own, of 64 bits
+    assert parse_netem(bytes(changed)) is None
 
 
 def test_kernel_units() -> None:
@@ -75,6 +90,8 @@ def test_kernel_units() -> None:
     assert (netem.latency_ns, netem.rate_bytes_per_s, netem.loss) == (40_000_000, 12_500_000, 0)
     assert netem_of(replace(PLAIN, loss=1.0)).loss == 2**32 - 1
     assert netem_of(replace(PLAIN, loss=0.01)).loss == round(0.01 * (2**32 - 1))
+    doubled = netem_of(replace(PLAIN, duplicate=0.25, corrupt=0.5))
+    assert (doubled.duplicate, doubled.corrupt) == (2**30, 2**31)
     assert (policer.number, policer.rate_bytes_per_s) == (7, 12_500_000)
     # The queue and one largest frame, as time at the line's rate.
     assert policer.burst_ticks == -(-(625_000 + FRAME_BYTES) * 80 // TICK_NS)
@@ -137,9 +154,7 @@ def test_the_rate_in_force_is_within_a_byte_per_second(direction: Direction) -> 
         ({"loss": float("nan")}, "is not a probability"),
         ({"bursts": Bursts(2.0, 0.5)}, "bursts enter 2 is not a probability"),
         ({"one_way_delay_ns": 2**32, "jitter_ns": MOST_JITTER_NS + 1}, "use --links delayline"),
-        ({"reorder": True}, "use --links delayline"),
-        ({"duplicate": 0.1}, "use --links delayline"),
-        ({"corrupt": 0.1}, "use --links delayline"),
+        ({"reorder": True, "jitter_ns": 1, "duplicate": 0.1}, "use --links delayline"),
         ({"seed": 2**63}, "seed"),
     ],
 )
@@ -160,10 +175,10 @@ def test_the_limits_themselves_are_accepted() -> None:
 
 def test_a_refusal_names_the_link_and_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 0)
-    link = Link("a-b", LinkEnd("a", "to-b"), LinkEnd("b", "to-a"), PLAIN, replace(PLAIN, duplicate=0.5))
+    link = Link("a-b", LinkEnd("a", "to-b"), LinkEnd("b", "to-a"), PLAIN, replace(PLAIN, seed=2**63))
     refusal = Netem().refusal([link])
     assert refusal is not None
-    assert refusal.startswith("link a-b (b>a): duplication")
+    assert refusal.startswith("link a-b (b>a): seed")
 
 
 def test_without_root_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
