@@ -20,7 +20,8 @@ from scheduler.topology import CoreLink, Topology
 from testbed.links.interface import MTU_BYTES, Direction, Link, LinkEnd, LinkKind, RunningLinks, default_queue_bytes
 from testbed.links.veth import PairEnd, bring_up, make_pairs
 from testbed.network import naming
-from testbed.network.namespaces import entered, netlink, write_sysctls
+from testbed.network.namespaces import entered, write_sysctls
+from testbed.network.netlink import netlink
 from testbed.scale import Scale
 
 # Per-namespace settings only: nothing outside the emulated network changes.
