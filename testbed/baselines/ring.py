@@ -28,8 +28,9 @@ from testbed.network.emulated import EmulatedNetwork, build_network, emulated_li
 from testbed.network.namespaces import entered, write_sysctls
 from testbed.run.frames import frame_payload
 from testbed.run.machine import check_machine
+from testbed.run.nursery import Nursery
 from testbed.run.opening import choose_run_directory
-from testbed.run.processes import ANSWER_TIMEOUT_S, TRAINING_TIMEOUT_S, Fleet, spawn
+from testbed.run.processes import ANSWER_TIMEOUT_S, TRAINING_TIMEOUT_S, Fleet
 from testbed.run.rundir import RunDirectory, check_run_directory, make_run_directory
 from testbed.run.settings import RunSettings
 from testbed.run.state import RunState, marked_run
@@ -40,6 +41,7 @@ from testbed.verify.check import check_links_quickly
 TRANSPORTS = {"ring-tcp": "tcp", "ring-gloo": "gloo"}
 """The baselines by name, each with what carries its ring."""
 WARM_UP_STEPS = 2
+_MODULE = "agents.ring"
 _TCP = {"ipv4.tcp_slow_start_after_idle": "0"}
 
 
@@ -66,6 +68,8 @@ def run_ring(settings: RunSettings, console: Console) -> dict[str, Any]:
     run_dir = make_run_directory(choose_run_directory(settings.out, settings.policy), settings.out)
     with marked_run(run_dir.path, run_dir.give_to_caller) as state, ExitStack() as undo:
         run_dir.manifest(settings, state.run_id, topology_to_json(topology), asdict(ring))
+        nursery = Nursery(state.run_id, run_dir.logs, [_MODULE])
+        undo.callback(nursery.close)
         network = build_network(topology, links, kind, state.run_id)
         undo.callback(network.close)
         wrong = [found for found in check_links_quickly(links, network.pids, settings.scale) if not found.ok]
@@ -73,7 +77,7 @@ def run_ring(settings: RunSettings, console: Console) -> dict[str, Any]:
             raise RunFailed(f"link {wrong[0].link}: {'; '.join(wrong[0].wrong)}; testbed verify measures them all")
         fleet = Fleet(run_dir.logs)
         undo.callback(fleet.stop)
-        report = _train(fleet, network, ring, settings, state, run_dir)
+        report = _train(fleet, nursery, network, ring, settings, state, run_dir)
         summary = {
             "baseline": settings.policy,
             "topology": topology.name,
@@ -102,7 +106,13 @@ def predicted(ring: Ring, step_ms: float) -> dict[str, float]:
 
 
 def _train(
-    fleet: Fleet, network: EmulatedNetwork, ring: Ring, settings: RunSettings, state: RunState, run_dir: RunDirectory
+    fleet: Fleet,
+    nursery: Nursery,
+    network: EmulatedNetwork,
+    ring: Ring,
+    settings: RunSettings,
+    state: RunState,
+    run_dir: RunDirectory,
 ) -> dict[str, Any]:
     topology: Topology = network.topology
     values = frame_payload(settings.scale.size_bytes(settings.payload_gb)).values
@@ -112,7 +122,7 @@ def _train(
         host = network.pids[naming.host_name(name)]
         with entered(host):
             write_sysctls(_TCP)
-        fleet.add(spawn("ring", "agents.ring", name, host, state.run_id, run_dir.logs))
+        fleet.add(nursery.spawn("ring", _MODULE, name, host))
     members = fleet.of("ring")
     common = {
         "transport": TRANSPORTS[settings.policy],

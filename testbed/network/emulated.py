@@ -10,17 +10,15 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import networkx as nx
-from mininet.link import Intf
-from mininet.link import Link as MininetLink
-from mininet.net import Mininet
-from mininet.node import Node
 from pyroute2 import IPRoute
 
 from scheduler.topology import CoreLink, Topology
 from testbed.links.interface import MTU_BYTES, Direction, Link, LinkEnd, LinkKind, RunningLinks, default_queue_bytes
 from testbed.links.veth import PairEnd, bring_up, make_pairs
 from testbed.network import naming
-from testbed.network.namespaces import entered, netlink, write_sysctls
+from testbed.network.mininet_classes import Intf, Mininet, MininetLink, Node
+from testbed.network.namespaces import entered, write_sysctls
+from testbed.network.netlink import netlink
 from testbed.scale import Scale
 
 # Per-namespace settings only: nothing outside the emulated network changes.

@@ -5,13 +5,12 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pyroute2 import IPRoute
-
 _CLONE_NEWNET = 0x40000000
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def _set_namespace(descriptor: int) -> None:
+def enter(descriptor: int) -> None:
+    """Move the calling thread into the network namespace that the file descriptor stands for. Raises OSError."""
     if _libc.setns(descriptor, _CLONE_NEWNET) != 0:
         error = ctypes.get_errno()
         raise OSError(error, f"entering a network namespace: {os.strerror(error)}")
@@ -28,13 +27,13 @@ def entered(pid: int) -> Iterator[None]:
     try:
         other = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         try:
-            _set_namespace(other)
+            enter(other)
         finally:
             os.close(other)
         try:
             yield
         finally:
-            _set_namespace(own)
+            enter(own)
     finally:
         os.close(own)
 
@@ -44,15 +43,6 @@ def new_namespace() -> None:
     if _libc.unshare(_CLONE_NEWNET) != 0:
         error = ctypes.get_errno()
         raise OSError(error, f"making a network namespace: {os.strerror(error)}")
-
-
-@contextmanager
-def netlink(pid: int) -> Iterator[IPRoute]:
-    """A netlink socket in the network namespace of process `pid`."""
-    with entered(pid):
-        socket = IPRoute()
-    with socket:
-        yield socket
 
 
 def write_sysctls(settings: dict[str, str]) -> None:

@@ -28,6 +28,7 @@ from testbed.run.accounting import saving
 from testbed.run.epochs import Epochs
 from testbed.run.failures import FIND_WAYS_TIMEOUT_S, LinkFailures, Reaction
 from testbed.run.loads import run_loads
+from testbed.run.nursery import Nursery
 from testbed.run.opening import OpenRun, opened
 from testbed.run.pace import Pace
 from testbed.run.planning import Planner, PlanRequest
@@ -45,7 +46,7 @@ from testbed.run.reporting import (
 from testbed.run.rounds import RoundHooks, RoundRecord, Rounds
 from testbed.run.rundir import RunDirectory, make_run_directory
 from testbed.run.settings import NUMBER_FORMATS, RunSettings, settings_to_json
-from testbed.run.startup import Started, StartUp, memory_budget, start_processes
+from testbed.run.startup import MODULES, Started, StartUp, memory_budget, start_processes
 from testbed.run.state import RunState
 from testbed.run.strain import Strain, StrainGauge
 from testbed.run.summary import Outcome, summarise
@@ -223,6 +224,9 @@ def _build(
     """Build everything and prove it, up to the first round. Raises RunFailed, LinkError or MulticastError."""
     settings, topology = prepared.settings, prepared.topology
     began = time.monotonic()
+    # It loads its modules while the network is built.
+    nursery = Nursery(state.run_id, run_dir.logs, [*MODULES.values(), "numpy.random"])
+    undo.callback(nursery.close)
     network = build_network(
         topology,
         prepared.links,
@@ -253,9 +257,7 @@ def _build(
     undo.callback(planner.stop)
     in_force = links.in_force(topology)
     planner.start([PlanRequest(settings, in_force, policy, settings.memory_gb) for policy in COMPARED])
-    start_up = StartUp(
-        topology, prepared.epoch, prepared.framing, prepared.workload, settings, network, state, run_dir.logs
-    )
+    start_up = StartUp(topology, prepared.epoch, prepared.framing, prepared.workload, settings, network, state, nursery)
     started = start_processes(fleet, start_up)
     run_dir.event("processes_started")
 

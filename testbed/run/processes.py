@@ -14,6 +14,7 @@ from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from aggregator.wire import control
 from testbed.errors import RunFailed
@@ -47,54 +48,36 @@ def python_command(module: str, *arguments: str) -> list[str]:
     return [sys.executable, "-P", "-m", module, *arguments]
 
 
+class Child(Protocol):
+    """What a run needs of a process that was started for it; a `subprocess.Popen` has it."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def wait(self, timeout: float) -> int:
+        """The exit status; negative: of a signal. Raises subprocess.TimeoutExpired; RunFailed if nobody knows it."""
+
+    def kill(self) -> None: ...
+
+
 @dataclass(frozen=True)
 class Process:
     """One process of a run: `role` is edge, dataplane or trainer; `host` is the number of a data plane's host."""
 
     role: str
     island: str
-    popen: subprocess.Popen[bytes] = field(compare=False, hash=False)
+    child: Child = field(compare=False, hash=False)
     channel: control.Channel = field(compare=False, hash=False)
     host: int = 1
 
     @property
     def name(self) -> str:
-        return _name(self.role, self.island, self.host)
+        return process_name(self.role, self.island, self.host)
 
 
-def _name(role: str, island: str, host: int) -> str:
+def process_name(role: str, island: str, host: int) -> str:
+    """What a process is called in logs and messages."""
     return f"{role}-{island}" if host == 1 else f"{role}-{island}-h{host}"
-
-
-def spawn(
-    role: str, module: str, island: str, namespace_pid: int | None, run_id: str, log_dir: Path, host: int = 1
-) -> Process:
-    """Start a process of the run, in the network namespace of `namespace_pid` if given.
-
-    It dies with this process, whatever becomes of it, and is no target of the terminal's interrupts.
-    """
-    ours, theirs = control.pair()
-    command = ["setpriv", "--pdeathsig", "KILL"]
-    if namespace_pid is not None:
-        command += ["nsenter", f"--net=/proc/{namespace_pid}/ns/net"]
-    command += python_command(module, "--control-fd", str(theirs.fileno()))
-    with (log_dir / f"{_name(role, island, host)}.log").open("ab") as log:
-        popen = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            pass_fds=[theirs.fileno()],
-            env=pinned_environment(run_id),
-            start_new_session=True,
-        )
-    theirs.close()
-    if role == "edge":
-        # One that is started again in the middle of a round must not wait for the training. It is below all that is
-        # under way; when it is set up it takes its own priority.
-        with suppress(PermissionError):
-            os.sched_setscheduler(popen.pid, os.SCHED_FIFO, os.sched_param(1))
-    return Process(role, island, popen, ours, host)
 
 
 @dataclass
@@ -323,7 +306,7 @@ class Fleet:
 
     def _end_of(self, process: Process) -> str:
         try:
-            status = process.popen.wait(STOP_TIMEOUT_S)
+            status = process.child.wait(STOP_TIMEOUT_S)
             return f"signal {-status}" if status < 0 else f"exit status {status}"
         except subprocess.TimeoutExpired:
             return "channel closed"
@@ -342,10 +325,11 @@ class Fleet:
             process.channel.close()
         deadline = time.monotonic() + STOP_TIMEOUT_S
         for process in self._processes:
-            try:
-                process.popen.wait(max(deadline - time.monotonic(), 0))
-            except subprocess.TimeoutExpired:
-                process.popen.kill()
-                process.popen.wait()
+            with suppress(RunFailed):  # it has ended, nobody knows how
+                try:
+                    process.child.wait(max(deadline - time.monotonic(), 0))
+                except subprocess.TimeoutExpired:
+                    process.child.kill()
+                    process.child.wait(STOP_TIMEOUT_S)
         self._processes.clear()
         self._waiting.clear()

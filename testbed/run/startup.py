@@ -20,7 +20,8 @@ from testbed.errors import RunFailed
 from testbed.network import naming
 from testbed.network.emulated import EmulatedNetwork
 from testbed.run.frames import Framing
-from testbed.run.processes import ANSWER_TIMEOUT_S, TRAINING_TIMEOUT_S, Fleet, Process, spawn
+from testbed.run.nursery import Nursery
+from testbed.run.processes import ANSWER_TIMEOUT_S, TRAINING_TIMEOUT_S, Fleet, Process
 from testbed.run.program import Epoch
 from testbed.run.settings import NUMBER_FORMATS, RunSettings
 from testbed.run.state import RunState
@@ -34,7 +35,7 @@ MEMORY_FLOOR_SLOTS = 32
 HOLD_OFF_MS = 10.0
 REPAIR_INTERVAL_MS = 5.0
 
-_MODULES = {"edge": "aggregator.edge", "dataplane": "agents.dataplane", "trainer": "agents.trainer"}
+MODULES = {"edge": "aggregator.edge", "dataplane": "agents.dataplane", "trainer": "agents.trainer"}
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class StartUp:
     settings: RunSettings
     network: EmulatedNetwork
     state: RunState
-    log_dir: Path
+    nursery: Nursery
     tag_key: str = field(default_factory=lambda: secrets.token_hex(KEY_BYTES))
 
 
@@ -92,20 +93,20 @@ def start_processes(fleet: Fleet, start_up: StartUp) -> Started:
     names = [island.id for island in start_up.topology.islands]
     start_up.workload.prepare(_workload_setting(start_up))
     areas = [_make_area(start_up, name) for name in names]
-    run_id, log_dir = start_up.state.run_id, start_up.log_dir
+    spawn = start_up.nursery.spawn
     for name in names:
         edge = start_up.network.pids[naming.edge_name(name)]
-        start_edge = partial(spawn, "edge", _MODULES["edge"], name, edge, run_id, log_dir)
+        start_edge = partial(spawn, "edge", MODULES["edge"], name, edge)
         # An edge holds nothing that lasts longer than a round, so a new one can stand in for it.
         fleet.add(start_edge(), start_again=start_edge)
         for number in range(1, start_up.settings.hosts_per_island + 1):
             host = start_up.network.pids[naming.host_name(name, number)]
-            fleet.add(spawn("dataplane", _MODULES["dataplane"], name, host, run_id, log_dir, number))
-        fleet.add(spawn("trainer", _MODULES["trainer"], name, None, run_id, log_dir))
-    for role in _MODULES:
+            fleet.add(spawn("dataplane", MODULES["dataplane"], name, host, number))
+        fleet.add(spawn("trainer", MODULES["trainer"], name, None))
+    for role in MODULES:
         processes = fleet.of(role)
         fleet.send_each({process: _set_up(start_up, process) for process in processes}, "setup")
-    everyone = [process for role in _MODULES for process in fleet.of(role)]
+    everyone = [process for role in MODULES for process in fleet.of(role)]
     hellos = fleet.gather(everyone, "hello", TRAINING_TIMEOUT_S)
     warnings = []
     if not all(message["realtime"] for process, message in hellos.items() if process.role != "trainer"):
@@ -119,7 +120,7 @@ def announce_epoch(fleet: Fleet, start_up: StartUp, epoch: Epoch) -> None:
     tensors = start_up.workload.tensors(_workload_setting(start_up))
     bits = WORD_BITS // NUMBER_FORMATS[start_up.settings.number_format].lanes
     exponents = scale_exponents([tensor.range for tensor in tensors], largest, bits)
-    everyone = [process for role in _MODULES for process in fleet.of(role)]
+    everyone = [process for role in MODULES for process in fleet.of(role)]
     messages = {process: _epoch_message(epoch, process, exponents) for process in everyone}
     answers = fleet.ask(messages, "epoch", "epoch_ready", ANSWER_TIMEOUT_S * start_up.settings.scale.time_dilation)
     for process, answer in answers.items():

@@ -101,7 +101,7 @@ class StrainGauge:
         """Of each process whose waiting makes a round late, the thread that has waited longest."""
         waits = {}
         for process in self._processes:
-            tasks = Path(f"/proc/{process.popen.pid}/task").glob("*/schedstat")
+            tasks = Path(f"/proc/{process.child.pid}/task").glob("*/schedstat")
             try:
                 figures = [task.read_text(encoding="ascii").split() for task in tasks]
                 waits[process.name] = max((Waits(int(one[1]), int(one[2])) for one in figures), key=_waited_ns)

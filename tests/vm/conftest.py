@@ -1,10 +1,13 @@
 """One virtual machine for the whole ring, and the figures that it printed."""
 
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator
+from types import FrameType
 
 import pytest
+from _pytest.capture import CaptureManager
 
 from tests.vm.image import Unavailable, cached_image
 from tests.vm.machine import Machine
@@ -26,12 +29,34 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 @pytest.fixture(scope="session")
 def note(request: pytest.FixtureRequest) -> Note:
-    """Keep a line for the end of the test run."""
-    return request.config.stash.setdefault(_FIGURES, []).append
+    """Print a line at once, for a ring that is ended early, and again at the end of the test run."""
+    figures = request.config.stash.setdefault(_FIGURES, [])
+    capture: CaptureManager = request.config.pluginmanager.getplugin("capturemanager")
+    began = time.monotonic()
+
+    def print_and_keep(line: str) -> None:
+        figures.append(line)
+        with capture.global_and_fixture_disabled():
+            print(f"\n{time.monotonic() - began:5.0f} s  {line}", end="", flush=True)
+
+    return print_and_keep
 
 
 @pytest.fixture(scope="session")
-def machine(note: Note) -> Iterator[Machine]:
+def ended_in_order() -> Iterator[None]:
+    """A request to end is as Ctrl-C: pytest takes its fixtures down, and the machine with its files is one of them."""
+    previous = signal.signal(signal.SIGTERM, _interrupt)
+    yield
+    signal.signal(signal.SIGTERM, previous)
+
+
+def _interrupt(_signal: int, _frame: FrameType | None) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
+@pytest.fixture(scope="session")
+def machine(note: Note, ended_in_order: None) -> Iterator[Machine]:
     began = time.monotonic()
     try:
         image = cached_image(note)

@@ -8,6 +8,7 @@ loop device is used, and no registry is named here.
 import fcntl
 import hashlib
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 PROJECT = HERE.parents[1]
@@ -37,6 +39,8 @@ _GUEST_PACKAGES = (
 # Without a list, the initial file system would have drivers for every machine, and take a second longer to unpack.
 _INITRD_MODULES = ("virtio_pci", "virtio_blk", "ext4")
 _PYTHON_VERSION = "3.11"  # Debian 12's
+# What tests need beside what a run does. Linters, and workloads that need PyTorch, are for the host.
+_TEST_PACKAGES = ("pytest", "hypothesis")
 _VENV = "/opt/testbed/venv"
 _SPARE_MIB = 1024
 _IMAGES_KEPT = 2
@@ -170,12 +174,20 @@ def _build(cache: Path, directory: Path, log: Log) -> None:
 
 def _download_wheels(target: Path) -> list[str]:
     """Fetching Python packages is left to this machine's pip, as it is set up; the image sees only the files."""
-    with open(PROJECT / "pyproject.toml", "rb") as file:
-        project = tomllib.load(file)
-    wanted = [*project["build-system"]["requires"], *project["project"]["dependencies"]]
-    wanted += project["project"]["optional-dependencies"]["dev"]
+    project = _project()
+    wanted = [*project["build-system"]["requires"], *project["project"]["dependencies"], *_test_requirements()]
     pip = [f"{_VENV}/bin/python", "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
     return [*pip, "--dest", str(target), "--only-binary", ":all:", "--python-version", _PYTHON_VERSION, *wanted]
+
+
+def _test_requirements() -> list[str]:
+    wanted: list[str] = _project()["project"]["optional-dependencies"]["dev"]
+    return [one for one in wanted if one.startswith(_TEST_PACKAGES)]
+
+
+def _project() -> dict[str, Any]:
+    with open(PROJECT / "pyproject.toml", "rb") as file:
+        return tomllib.load(file)
 
 
 def _debian(root: Path) -> None:
@@ -201,16 +213,21 @@ def _provision(root: Path, wheels: Path) -> None:
     project = root / GUEST_PROJECT.lstrip("/")
     copy_checkout(project)
     (root / "wheels").mkdir()
+    inside = (
+        f"chroot {root} /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 "
+        f"PIP_NO_INDEX=1 PIP_FIND_LINKS=/wheels PIP_NO_CACHE_DIR=1 PIP_COMPILE=0"
+    )
     steps = (
         f"mount --bind {wheels} {root}/wheels && mount -t proc proc {root}/proc && "
-        f"exec chroot {root} /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 "
-        f"PIP_NO_INDEX=1 PIP_FIND_LINKS=/wheels PIP_NO_CACHE_DIR=1 PIP_COMPILE=0 "
-        f"bash {GUEST_PROJECT}/vagrant/provision.sh --dev"
+        f"{inside} bash {GUEST_PROJECT}/vagrant/provision.sh && "
+        f"{inside} {_VENV}/bin/python -m pip install --quiet {shlex.join(_test_requirements())}"
     )
     _run(["unshare", "--mount", "--propagation", "private", "bash", "-c", steps])
     (root / "wheels").rmdir()
     # pip would use one processor for this. Its status does not count: packages come with files for other Pythons.
-    compiling = [sys.executable, "-m", "compileall", "-qq", "-j", "0", "-s", str(root), "-p", "/", f"{root}{_VENV}/lib"]
+    # Packages' own tests, a quarter of it all, are never run.
+    compiling = [sys.executable, "-m", "compileall", "-qq", "-j", "0", "-x", "/tests/", "-s", str(root), "-p", "/"]
+    compiling.append(f"{root}{_VENV}/lib")
     subprocess.run(compiling, check=False, capture_output=True, timeout=_BUILD_LIMIT_S)
 
 

@@ -25,7 +25,7 @@ def test_tunnel_device_and_multicast_routing_are_there(machine: Machine) -> None
 
 
 def test_provisioning_has_nothing_left_to_do(machine: Machine) -> None:
-    done = machine.run(["bash", "vagrant/provision.sh", "--dev"], LIMIT_S)
+    done = machine.run(["bash", "vagrant/provision.sh"], LIMIT_S)
     assert done.status == 0, done.stderr
     assert [line.split(":")[1] for line in done.stdout.splitlines()] == [" ready"]
 

@@ -50,6 +50,7 @@ def check_stopped(run: Running, reason: str) -> None:
     [
         ("agents.dataplane", "dataplane-a ended in the middle of the run (signal 9)"),
         ("agents.trainer", "trainer-a ended in the middle of the run (signal 9)"),
+        ("testbed.run.nursery", "the nursery, which starts the run's processes, ended (signal 9)"),
         (str(DELAYLINE), "the links failed: the delayline program ended"),
     ],
 )

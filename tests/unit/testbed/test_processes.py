@@ -47,7 +47,7 @@ def test_error_of_a_process_ends_the_run_with_its_words(fleet: Fleet) -> None:
 def test_end_of_a_process_is_named_with_its_status(fleet: Fleet) -> None:
     process, other = _process("nyc", "raise SystemExit(7)")
     fleet.add(process)
-    process.popen.wait(20)
+    process.child.wait(20)
     other.close()
     with pytest.raises(RunFailed, match=r"edge-nyc ended .*exit status 7"):
         fleet.gather([process], "hello", 5)

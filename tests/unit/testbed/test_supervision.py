@@ -68,8 +68,8 @@ def test_death_between_two_messages_is_found_when_the_next_is_sent(fleet: Fleet)
     fleet.add(start(), start_again=start)
     ask(fleet, "setup", "hello")
     [edge] = fleet.of("edge")
-    edge.popen.kill()
-    edge.popen.wait()
+    edge.child.kill()
+    edge.child.wait(20)
     assert ask(fleet, "arm", "armed", round=0) == [["setup", None], ["arm", 0]]
     assert [restart.how for restart in fleet.restarts] == ["signal 9"]
 
@@ -86,12 +86,12 @@ def test_process_that_dies_over_and_over_ends_the_run(fleet: Fleet) -> None:
     ask(fleet, "setup", "hello")
     for _ in range(MAX_RESTARTS):
         [edge] = fleet.of("edge")
-        edge.popen.kill()
-        edge.popen.wait()
+        edge.child.kill()
+        edge.child.wait(20)
         ask(fleet, "arm", "armed", round=0)
     [edge] = fleet.of("edge")
-    edge.popen.kill()
-    edge.popen.wait()
+    edge.child.kill()
+    edge.child.wait(20)
     with pytest.raises(RunFailed, match=r"edge-nyc ended .*signal 9"):
         ask(fleet, "arm", "armed", round=0)
 
