@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,7 +64,8 @@ def execute(arguments: argparse.Namespace) -> int:
 
         if wanted is None:
             wanted = _worth_drawing(analysis)
-        plot_recovery(analysis, captures, explain(captures, wanted) if wanted else [], arguments.plot)
+        sights, title = ([], "") if wanted is None else (explain(captures, wanted), _title(wanted, analysis))
+        plot_recovery(analysis, captures, title, sights, arguments.plot)
     if arguments.json:
         print(json.dumps(to_json(analysis), indent=2))
     else:
@@ -71,13 +73,19 @@ def execute(arguments: argparse.Namespace) -> int:
     return 0 if analysis.reconciled and analysis.complete else 1
 
 
+def _title(wanted: "Wanted", analysis: "Analysis") -> str:
+    named = wanted.source.isdigit() and analysis.islands.get(int(wanted.source))
+    return str(replace(wanted, source=named) if named else wanted)
+
+
 def _worth_drawing(analysis: "Analysis") -> "Wanted | None":
     """A packet that was lost, on a last hop if there were repairs: these are answers to NACKs."""
     from testbed.analyze.explain import Wanted  # noqa: PLC0415
 
-    kinds = ["result", "contribution"] if analysis.repair.nacks else ["contribution", "result"]
+    kinds = ["result", "contribution"] if analysis.nacks else ["contribution", "result"]
     lost = sorted((packet for packet in analysis.lost if packet.kind in kinds), key=lambda each: kinds.index(each.kind))
-    if not lost:
-        return None
-    contributor = (lost[0].bitmap & -lost[0].bitmap).bit_length() - 1
-    return Wanted(str(contributor), lost[0].round, lost[0].chunk, lost[0].shard)
+    for packet in lost:
+        if packet.bitmap and packet.round is not None and packet.chunk is not None:
+            contributor = (packet.bitmap & -packet.bitmap).bit_length() - 1
+            return Wanted(str(contributor), packet.round, packet.chunk, packet.shard or 0)
+    return None

@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from aggregator.wire.packet import Kind
@@ -249,6 +249,7 @@ DAMAGE = st.lists(st.tuples(st.integers(0, 1 << 16), st.binary(min_size=1, max_s
 
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.booleans(), DAMAGE)
+@example(True, [(1266, b"\0")])  # an option without a value
 def test_damage_is_survived_or_refused(tmp_path: Path, ng: bool, damage: list[tuple[int, bytes]]) -> None:
     content = bytearray(ours() if ng else pcap(FRAMES))
     for position, replacement in damage:
