@@ -44,7 +44,8 @@ def analyse(captures: Captures) -> Analysis:
         sums.finish(reached_ns, left_out)
     if not packets:
         names = ", ".join(str(file.path) for file in captures.files)
-        raise TestbedError(f"{names}: none of our packets among {captures.frames} frames; see docs/capture.md")
+        cut = f", {captures.unreadable} of which are cut before the end of our header" if captures.unreadable else ""
+        raise TestbedError(f"{names}: none of our packets among {captures.frames} frames{cut}; see docs/capture.md")
     start_ns = captures.first_ns if captures.start_ns is None else captures.start_ns
     end_ns = captures.last_ns if captures.end_ns is None else captures.end_ns
     left_out = np.concatenate(
@@ -94,7 +95,7 @@ def _warnings(captures: Captures) -> list[str]:
             f"incomplete: the recording lacks {captures.lost_by_recorder} frames that it could not keep up with"
         )
     if captures.unended:
-        found.append(f"incomplete: {captures.unended} interfaces do not say whether all of their frames were recorded")
+        found.append(f"incomplete: of {captures.unended} interfaces it is not known whether all frames were recorded")
     found += [f"incomplete: the end of {path} is missing" for path in captures.cut_files]
     if captures.unreadable:
         found.append(f"incomplete: {captures.unreadable} packets were cut before the end of their header")

@@ -29,7 +29,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--explain",
         metavar="SOURCE/ROUND/CHUNK",
-        help="tell the life of one contribution, for example nyc/3/17, numbers as in the packets and in lost.csv",
+        help="tell the life of one contribution instead, for example nyc/3/17, numbers as in the packets and lost.csv",
     )
     parser.add_argument(
         "--plot",
@@ -52,20 +52,24 @@ def execute(arguments: argparse.Namespace) -> int:
     paths = find_captures(arguments.paths, arguments.recording)
     console = Console(highlight=False, soft_wrap=True)
     captures = Captures(paths)
-    if wanted is not None and arguments.plot is None:
-        lines = narrate(captures, wanted, explain(captures, wanted))
+    sights = [] if wanted is None else explain(captures, wanted)
+    if wanted is not None:
+        lines = narrate(captures, wanted, sights)
         print(json.dumps({"explained": lines}, indent=2) if arguments.json else "\n".join(lines))
-        return 0
+        if arguments.plot is None and arguments.csv is None:
+            return 0
     analysis = analyse(captures)
     if arguments.csv is not None:
         write_csv(analysis, arguments.csv)
     if arguments.plot is not None:
         from testbed.plots.recovery import plot_recovery  # noqa: PLC0415 (drawing is slow to load)
 
-        if wanted is None:
-            wanted = _worth_drawing(analysis)
-        sights, title = ([], "") if wanted is None else (explain(captures, wanted), _title(wanted, analysis))
-        plot_recovery(analysis, captures, title, sights, arguments.plot)
+        drawn = wanted or _worth_drawing(analysis)
+        if wanted is None and drawn is not None:
+            sights = explain(captures, drawn)
+        plot_recovery(analysis, captures, "" if drawn is None else _title(drawn, analysis), sights, arguments.plot)
+    if wanted is not None:
+        return 0
     if arguments.json:
         print(json.dumps(to_json(analysis), indent=2))
     else:

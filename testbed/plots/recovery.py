@@ -52,8 +52,10 @@ def plot_recovery(analysis: Analysis, captures: Captures, title: str, sights: Se
         _sequence(parts[1, 0].subplots(), captures, title, sights)
     try:
         figure.savefig(path, dpi=120)
-    except (OSError, ValueError) as error:
-        raise TestbedError(f"--plot {path}: cannot be written: {error}") from None
+    except OSError as error:
+        raise TestbedError(f"--plot {path}: {error.strerror}") from None
+    except ValueError as error:
+        raise TestbedError(f"--plot {path}: {error}") from None
 
 
 def _latencies(axis: Any, latencies_ms: Sequence[float]) -> None:

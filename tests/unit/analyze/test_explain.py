@@ -112,6 +112,27 @@ def test_the_command_prints_draws_and_writes_tables(
     assert "every packet is accounted for" in capsys.readouterr().out
 
 
+def test_a_life_is_told_drawn_and_tabled_at_once(
+    path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tables, picture = tmp_path / "tables", tmp_path / "life.svg"
+    assert run_command(str(path), "--explain", "nyc/0/2", "--csv", str(tables), "--plot", str(picture)) == 0
+    assert capsys.readouterr().out.splitlines() == told(path, "nyc/0/2")
+    drawn = picture.read_text(encoding="utf-8")
+    assert all(f"<!-- {words} -->" in drawn for words in ("contribution of nyc, round 0, chunk 2", "NACK", "lon-h1"))
+    assert "<!-- fra-h1 -->" not in drawn  # nothing happened there
+    streams = (tables / "streams.csv").read_text(encoding="utf-8").splitlines()
+    assert streams[0].split(",")[-3:] == ["latency_median_ms", "latency_p99_ms", "latency_max_ms"]
+    hops = [line.split(",") for line in (tables / "hops.csv").read_text(encoding="utf-8").splitlines()]
+    [last_hop] = [dict(zip(hops[0], hop, strict=True)) for hop in hops if hop[2:4] == ["lon-e", "lon-h1"]]
+    assert (last_hop["lost"], last_hop["requests"], last_hop["repaired"], last_hop["latency_max_ms"]) == (
+        *("1", "1", "1"),
+        "3.2",
+    )
+    assert run_command(str(path), "--explain", "nyc/0/2", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {"explained": told(path, "nyc/0/2")}
+
+
 def test_incomplete_captures_are_exit_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     network = Network()
     network.round(1, {})
