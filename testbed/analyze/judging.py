@@ -56,7 +56,8 @@ def judge_hops(
             elif sent == 0 and pattern.when & HEAD:
                 hop.entering += received * packets
             elif sent == 0:
-                strangers += received * packets
+                strangers += packets
+                hop.duplicated += (received - 1) * packets
             else:
                 hop.duplicated += (received - sent) * packets
         # What arrived and was never sent is what was altered on the way, as far as something else went missing.

@@ -206,6 +206,17 @@ def test_duplicates_and_alterations_of_a_link(tmp_path: Path) -> None:
     assert all(stream.lost == {place(UP[1]): 1} for stream in analysis.streams)
 
 
+def test_a_frame_may_be_altered_and_then_duplicated(tmp_path: Path) -> None:
+    network = Network(captured=200)
+    network.round(5, {})
+    for chunk in (5, 6):
+        data = frame(header(chunk=chunk), host("nyc"), "232.1.0.1")
+        flipped = data[:-1] + bytes([data[-1] ^ 4])
+        network.cross(UP[0], data, arriving=flipped if chunk == 5 else None, copies=2 * (chunk == 5))
+    hop = hop_of(network.analysed(tmp_path), place(UP[0]))
+    assert (hop.sent, hop.received, hop.lost, hop.altered, hop.duplicated, hop.unexplained) == (7, 7, 1, 1, 1, 0)
+
+
 def test_reordering_is_counted_on_its_link(tmp_path: Path) -> None:
     network = Network()
     frames = [frame(header(chunk=chunk), host("nyc"), "232.1.0.1") for chunk in range(6)]
