@@ -262,7 +262,7 @@ class Edge:
             "high_water_slots": max(slots for _, slots in occupancy),
             "occupancy": occupancy,
             "refused": self._new_refusals(),
-            "repair": self._new_repairs(),
+            "repair": self.account(),
             "engine_failure": self.service.failure,
             "engine_loading": loading,
             "socket_overflows": overflows - self._counted_overflows,
@@ -276,7 +276,7 @@ class Edge:
         new, self._counted_refusals = totals - self._counted_refusals, totals
         return dict(sorted(new.items()))
 
-    def _new_repairs(self) -> dict[str, int]:
+    def account(self) -> dict[str, int]:
         """What was sent again, and asked for, since the last call."""
         totals = self.repairs.counts()
         new, self._counted_repairs = totals - self._counted_repairs, totals
@@ -305,6 +305,8 @@ def handle(edge: Edge, message: control.Message) -> dict[str, Any]:
             return {"type": "armed", "round": message["round"]}
         case "retire":
             return {"type": "retired", "round": message["round"], **edge.retire(message["round"])}
+        case "account":
+            return {"type": "accounted", "repair": edge.account()}
         case kind:
             raise EngineError(f"message {kind!r} is not one for an edge")
 

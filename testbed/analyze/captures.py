@@ -75,6 +75,7 @@ class Captures:
                 if interface.link_type not in IP_AT:
                     raise TestbedError(f"{file.path}: link type {interface.link_type} is not supported; use Ethernet")
                 about = _about(interface.comment)
+                self._refuse_twice(about, file)
                 for outbound in (False, True):
                     self.points.append(
                         Point(
@@ -102,6 +103,12 @@ class Captures:
         """The inbound point at the other end of each outbound one, where both ends were captured."""
         self.merged = self.unreadable = self.frames = 0
         self.first_ns, self.last_ns = 1 << 62, 0
+
+    def _refuse_twice(self, about: dict[str, str], file: CaptureFile) -> None:
+        """Two recordings of one interface are of other times, or the same."""
+        name = f"{about.get('node')}:{about.get('interface')}"
+        if "node" in about and any(point.name == name for point in self.points):
+            raise TestbedError(f"{file.path}: {name} is in another of these files too; analyse one recording at a time")
 
     @property
     def cut_files(self) -> list[Path]:
@@ -167,11 +174,13 @@ def find_captures(paths: Sequence[Path], recording: int | None = None) -> list[P
     A run may have several recordings: `recording` says which; None: there must be one only.
     """
     found: list[Path] = []
+    of_runs = False
     for path in paths:
         if not path.is_dir():
             found.append(path)
             continue
         directory = path / "pcap" if (path / "pcap").is_dir() else path
+        of_runs = True
         by_recording: dict[int, list[Path]] = {}
         for file in sorted(directory.glob("*.pcapng")):
             match = re.fullmatch(r".*\.(\d+)\.pcapng", file.name)
@@ -183,4 +192,6 @@ def find_captures(paths: Sequence[Path], recording: int | None = None) -> list[P
         if recording is not None and recording not in by_recording:
             raise TestbedError(f"--recording {recording}: {path} has {', '.join(map(str, by_recording))}")
         found += by_recording[recording or next(iter(by_recording))]
+    if recording is not None and not of_runs:
+        raise TestbedError(f"--recording {recording}: is for run directories, and not for files")
     return found

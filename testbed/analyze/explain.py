@@ -1,7 +1,7 @@
 """The life of one packet: everything that captures show of it, and of what became of it."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 
@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggregator.wire.packet import MAP_BITS, Reason
+from testbed.analyze.addresses import Addresses
 from testbed.analyze.captures import Captures, Point
 from testbed.analyze.flows import CONTRIBUTION, FETCH, FETCHED, GONE, NACK, REPAIR, RESULT, classes
 from testbed.errors import TestbedError
 
 _ANSWERS = (RESULT, RESULT + REPAIR)
-_REQUESTS = (NACK, GONE, FETCH)
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,10 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Sight:
-    """One sighting of a packet that has to do with what is wanted. `peer`: the node at the other end of the link."""
+    """One sighting of a packet that has to do with what is wanted. `peer`: the node at the other end of the link.
+
+    `holds`: the wanted contribution is in it.
+    """
 
     time_ns: int
     point: Point
@@ -41,6 +44,20 @@ class Sight:
     identity: int
     kind: int
     what: str
+    holds: bool
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """A sighting as it was captured."""
+
+    time_ns: int
+    point: Point
+    identity: int
+    kind: int
+    header: np.void
+    source_ip: int
+    target_ip: int
 
 
 def parse_wanted(text: str) -> Wanted:
@@ -52,54 +69,78 @@ def parse_wanted(text: str) -> Wanted:
 
 
 def explain(captures: Captures, wanted: Wanted) -> list[Sight]:
-    """All sightings of the contribution, of the results that it is in, and of requests and repairs, in order of time.
+    """All sightings of the contribution, of the results that it is in or should have been in, and of requests and
+    repairs, in order of time.
 
     Raises TestbedError if the captures have nothing of it.
     """
-    found: list[Sight] = []
-    requests: list[tuple[Sight, np.void, int, int]] = []
+    parts, requests, sources, names = _collect(captures, wanted)
+    mine = sum(1 << source for source in sources)
+    found: list[tuple[_Seen, bool]] = []
     numbers: set[tuple[int, int, int]] = set()  # (host, stream, number) of the results
+    senders: set[int] = set()
+    for seen in parts:
+        if int(seen.header["bitmap"]) & mine:
+            found.append((seen, True))
+            if seen.kind in _ANSWERS:
+                numbers.add((seen.target_ip, int(seen.header["stream"]), int(seen.header["number"])))
+            elif seen.kind == CONTRIBUTION:
+                senders.add(seen.source_ip)
+        elif seen.kind in _ANSWERS and int(seen.header["reason"]) == Reason.TIMEOUT:
+            found.append((seen, False))
+    if not any(holds for _, holds in found):
+        raise TestbedError(f"the captures have no {wanted}; where only core links were captured, give a contributor id")
+    for seen in requests:
+        if seen.kind == FETCH:
+            if _fetches(seen.header, wanted) and seen.target_ip in senders:
+                found.append((seen, False))
+        elif numbers & _numbers(seen.header, seen.source_ip if seen.kind == NACK else seen.target_ip):
+            found.append((seen, False))
+    sights = [
+        Sight(
+            seen.time_ns,
+            seen.point,
+            seen.point.peer.split(":")[0],
+            seen.identity,
+            seen.kind,
+            _words(seen, holds, names),
+            holds,
+        )
+        for seen, holds in found
+    ]
+    return sorted(sights, key=lambda sight: (sight.time_ns, sight.point.outbound))
+
+
+def _collect(captures: Captures, wanted: Wanted) -> tuple[list[_Seen], list[_Seen], set[int], dict[int, str]]:
+    """Sightings of all packets of the chunk, and of all requests; the source's contributor ids; hosts by address."""
+    parts: list[_Seen] = []
+    requests: list[_Seen] = []
     sources: set[int] = {int(wanted.source)} if wanted.source.isdigit() else set()
-    candidates: list[tuple[Sight, np.void, int, int]] = []
-    for _, sightings, _ in captures.sightings():
+    names: dict[int, str] = {}
+    addresses = Addresses(captures)
+    for _, everything, _ in captures.sightings():
+        sightings = addresses.without_strays(everything)
         packets, header = sightings.packets, sightings.packets.header
         kind = classes(header)
         here = (header["round"] == wanted.round) & (header["shard"] == wanted.shard)
         mine = here & (header["chunk"] == wanted.chunk) & np.isin(kind, (CONTRIBUTION, FETCHED, *_ANSWERS))
-        asking = np.isin(kind, _REQUESTS)
+        asking = np.isin(kind, (NACK, GONE)) | (here & (kind == FETCH))
         for row in np.flatnonzero(mine | asking).tolist():
-            point = captures.points[int(sightings.point[row])]
-            ends = int(packets.source_ip[row]), int(packets.target_ip[row])
-            sight = Sight(
+            seen = _Seen(
                 int(sightings.time_ns[row]),
-                point,
-                point.peer.split(":")[0],
+                captures.points[int(sightings.point[row])],
                 int(packets.identity[row]),
                 int(kind[row]),
-                _words(int(kind[row]), header[row], ends[1]),
+                header[row].copy(),
+                int(packets.source_ip[row]),
+                int(packets.target_ip[row]),
             )
-            (candidates if mine[row] else requests).append((sight, header[row].copy(), *ends))
-            if kind[row] == CONTRIBUTION and mine[row] and point.island == wanted.source and _leaves_site(point):
-                sources.add(int(header["source"][row]))
-    for sight, fields, _, target in candidates:
-        if not any(int(fields["bitmap"]) >> source & 1 for source in sources):
-            continue
-        found.append(sight)
-        if sight.kind in _ANSWERS:
-            numbers.add((target, int(fields["stream"]), int(fields["number"])))
-    senders = {source for sight, _, source, _ in candidates if sight.kind == CONTRIBUTION and sight in found}
-    for sight, fields, source, target in requests:
-        if sight.kind == FETCH:
-            asked = int(fields["chunk"]) <= wanted.chunk < int(fields["chunk"]) + MAP_BITS
-            bit = wanted.chunk - int(fields["chunk"])
-            place = (int(fields["round"]), int(fields["shard"])) == (wanted.round, wanted.shard)
-            if asked and place and int(fields["bitmap"]) >> bit & 1 and target in senders:
-                found.append(sight)
-        elif numbers & _numbers(fields, source if sight.kind == NACK else target):
-            found.append(sight)
-    if not found:
-        raise TestbedError(f"the captures have no {wanted}; where only core links were captured, give a contributor id")
-    return sorted(found, key=lambda sight: (sight.time_ns, sight.point.outbound))
+            (parts if mine[row] else requests).append(seen)
+            if seen.point.is_host:
+                names[seen.source_ip if seen.point.outbound else seen.target_ip] = seen.point.node
+            if seen.kind == CONTRIBUTION and seen.point.island == wanted.source and _leaves_site(seen.point):
+                sources.add(int(seen.header["source"]))
+    return parts, requests, sources, names
 
 
 def losses(captures: Captures, sights: Iterable[Sight]) -> dict[int, list[Sight]]:
@@ -127,7 +168,7 @@ def narrate(captures: Captures, wanted: Wanted, sights: list[Sight]) -> list[str
         way = f"→ {sight.peer}" if sight.point.outbound else f"← {sight.peer}"
         end = f"   LOST on link {sight.point.node}>{sight.peer}" if id(sight) in gone else ""
         lines.append(f"{at} {way:<12} {sight.what}{end}")
-    came = (sight for sight in sights if sight.point.is_host and not sight.point.outbound)
+    came = (sight for sight in sights if sight.point.is_host and not sight.point.outbound and sight.holds)
     delivered = sorted({sight.point.island for sight in came if sight.kind in (*_ANSWERS, FETCHED)})
     lines.append(f"delivered to hosts of: {', '.join(delivered) or 'no island that was captured'}")
     return lines
@@ -143,18 +184,27 @@ def _numbers(header: NDArray[np.void] | np.void, host: int) -> set[tuple[int, in
     return {(host, stream, (first + bit) % (1 << 32)) for bit in range(MAP_BITS) if bitmap >> bit & 1}
 
 
-def _words(kind: int, header: np.void, target: int) -> str:
-    number, stream = int(header["number"]), int(header["stream"])
+def _fetches(header: np.void, wanted: Wanted) -> bool:
+    bit = wanted.chunk - int(header["chunk"])
+    return 0 <= bit < MAP_BITS and bool(int(header["bitmap"]) >> bit & 1)
+
+
+def _words(seen: _Seen, holds: bool, names: Mapping[int, str]) -> str:
+    header, kind = seen.header, seen.kind
+    number, stream, asked = int(header["number"]), int(header["stream"]), int(header["bitmap"]).bit_count()
+    target = names.get(seen.target_ip, str(IPv4Address(seen.target_ip)))
     if kind == CONTRIBUTION:
-        return f"contribution to {IPv4Address(target)}"
+        return f"contribution to {target}"
     if kind == FETCHED:
-        return f"contribution again, fetched by {IPv4Address(target)}"
+        return f"contribution again, fetched by {target}"
     if kind in _ANSWERS:
         again = "again, " if kind & REPAIR else ""
         bypassed = int(header["kind"]) == CONTRIBUTION
         reason = Reason(int(header["reason"])).name.lower() if int(header["reason"]) in set(Reason) else "?"
-        about = "bypassed contribution" if bypassed else f"result ({reason}) of {int(header['contributors'])}"
+        without = "" if holds else " without it"
+        about = "bypassed contribution" if bypassed else f"result ({reason}) of {int(header['contributors'])}{without}"
         return f"{about}, {again}number {number} of stream {stream:x}"
     if kind == FETCH:
-        return f"fetch from chunk {int(header['chunk'])} on"
-    return f"{'NACK' if kind == NACK else 'gone'} from number {number} on, stream {stream:x}"
+        asker = names.get(seen.source_ip, str(IPv4Address(seen.source_ip)))
+        return f"fetch by {asker}, with {asked - 1} others" if asked > 1 else f"fetch by {asker}"
+    return f"{'NACK' if kind == NACK else 'gone'} for {asked} from number {number} on, stream {stream:x}"

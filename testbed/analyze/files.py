@@ -18,11 +18,13 @@ _BYTE_ORDER_MAGIC = 0x1A2B3C4D
 _IF_NAME, _IF_TSRESOL, _IF_TSOFFSET, _COMMENT = 2, 9, 14, 1
 _ISB_START, _ISB_END, _ISB_IF_DROPPED, _ISB_OS_DROPPED = 2, 3, 5, 7
 _EPB_FLAGS = 2
+_TIME_BYTES = 8
 _PACKET_HEAD_BYTES = 28
 _PCAP_HEAD_BYTES, _RECORD_HEAD_BYTES = 24, 16
 _PCAP_TICKS_NS = {0xA1B2C3D4: 1000, 0xA1B23C4D: 1}
 _MAX_BLOCK_BYTES = 64 << 20
 _NS_PER_S = 10**9
+_LATEST_NS = 1 << 62  # later times are damage
 
 
 @dataclass
@@ -111,7 +113,7 @@ class CaptureFile:
                 interface = self.interfaces[number]
                 drops = [self._number(options[code]) for code in (_ISB_IF_DROPPED, _ISB_OS_DROPPED) if code in options]
                 interface.lost = sum(drops) if drops else None
-                if _ISB_START in options and _ISB_END in options:
+                if all(len(options.get(code, b"")) == _TIME_BYTES for code in (_ISB_START, _ISB_END)):
                     interface.start_ns = self._time_ns(options[_ISB_START], interface)
                     interface.end_ns = self._time_ns(options[_ISB_END], interface)
 
@@ -200,7 +202,7 @@ class CaptureFile:
         elif (scale % 1 == 0).all():
             time_ns = ticks * scale.astype(np.int64)[interface]
         else:
-            time_ns = (ticks * scale[interface]).astype(np.int64)
+            time_ns = np.minimum(ticks * scale[interface], _LATEST_NS).astype(np.int64)
         direction = self._directions(buffer, data, begin, total, captured)
         return Frames(
             data, interface, direction, time_ns + shift[interface], begin + _PACKET_HEAD_BYTES, captured, heads[:, 6]
@@ -238,7 +240,7 @@ class CaptureFile:
     def _read_interface(self, block: bytes) -> None:
         (link_type,) = struct.unpack_from(self._order + "H", block, 8)
         options = dict(self._options(block, 16))
-        resolution = options.get(_IF_TSRESOL, b"\x06")[0]
+        resolution = (options.get(_IF_TSRESOL) or b"\x06")[0]
         ticks_per_s = 2 ** (resolution & 0x7F) if resolution & 0x80 else 10**resolution
         offset_s = self._number(options.get(_IF_TSOFFSET, b""))
         name, comment = (options.get(code, b"").decode("utf-8", "replace") for code in (_IF_NAME, _COMMENT))

@@ -74,6 +74,10 @@ class Flows:
         ]
         return np.array(numbers, np.int64)[inverse]
 
+    def sources(self) -> dict[int, int]:
+        """The contributor ids of hosts, by their addresses."""
+        return {flow.source_ip: flow.source for flow in self.all if flow.kind == CONTRIBUTION}
+
     def _number(self, flow: Flow) -> int:
         if flow not in self._numbers:
             self._numbers[flow] = len(self.all)

@@ -1,6 +1,8 @@
 """From where packets were seen to what became of them: hops and streams."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -8,7 +10,7 @@ from aggregator.wire.packet import Kind
 from testbed.analyze.captures import Captures
 from testbed.analyze.flows import CONTRIBUTION, OTHER, REPAIR, Flow
 from testbed.analyze.order import Order
-from testbed.analyze.results import Hop, LostPacket, Stream
+from testbed.analyze.results import Hop, LostPacket, Recovery, Stream
 from testbed.analyze.sums import SourceCounts
 from testbed.analyze.transits import HEAD, LEFT_OUT, TAIL, Pattern
 from testbed.analyze.ways import Way
@@ -23,8 +25,17 @@ def class_name(kind: int) -> str:
     return "fetched" if kind not in set(Kind) else Kind(kind).name.lower()
 
 
-def judge_hops(captures: Captures, patterns: Sequence[Pattern], order: Order) -> list[Hop]:
-    """Every direction of a link of which both ends were captured, with its balance."""
+def judge_hops(
+    captures: Captures,
+    patterns: Sequence[Pattern],
+    order: Order,
+    recoveries: Mapping[str, Recovery],
+    redundant: Mapping[str, int],
+) -> list[Hop]:
+    """Every direction of a link of which both ends were captured, with its balance.
+
+    By island: `recoveries`, what its hosts asked their edge for, and `redundant`, packets that they had no use for.
+    """
     points = captures.points
     hops = []
     for out, inward in sorted(captures.peers.items()):
@@ -45,7 +56,8 @@ def judge_hops(captures: Captures, patterns: Sequence[Pattern], order: Order) ->
             elif sent == 0 and pattern.when & HEAD:
                 hop.entering += received * packets
             elif sent == 0:
-                strangers += received * packets
+                strangers += packets
+                hop.duplicated += (received - 1) * packets
             else:
                 hop.duplicated += (received - sent) * packets
         # What arrived and was never sent is what was altered on the way, as far as something else went missing.
@@ -55,6 +67,10 @@ def judge_hops(captures: Captures, patterns: Sequence[Pattern], order: Order) ->
         late = sum(count for (_, point), count in order.reordered.items() if point == inward)
         late_before = sum(count for (_, point), count in order.reordered.items() if point == out)
         hop.reordered = max(0, late - late_before)
+        if here.is_edge and here.kind == "access":
+            hop.recovery = recoveries.get(here.island, Recovery())
+            if any(point.is_host and point.island == here.island for point in points):
+                hop.redundant = redundant.get(here.island, 0)
         hops.append(hop)
     return hops
 
@@ -66,27 +82,38 @@ class Streams:
         self._captures = captures
         self._flows = flows
         self._order = order
+        self._patterns = patterns
         self._by_flow: dict[int, list[Pattern]] = {}
         for pattern in patterns:
-            if not pattern.bad and flows[pattern.flow].kind != OTHER:
+            if flows[pattern.flow].kind == CONTRIBUTION and not pattern.bad:
                 self._by_flow.setdefault(pattern.flow, []).append(pattern)
-        self._names: dict[int, str] = {}
         self.streams: dict[tuple[int, str], Stream] = {}
         self.lost: list[LostPacket] = []
+        self.islands: dict[int, str] = {}
 
-    def judge(self, sums: Mapping[tuple[int, str], SourceCounts]) -> list[Stream]:
-        """All streams, by source and receiver. `lost` has every packet that was lost on a link, when this is done."""
+    def judge(
+        self, sums: Mapping[tuple[int, str], SourceCounts], recoveries: Mapping[tuple[int, str], Recovery]
+    ) -> list[Stream]:
+        """All streams, by source and receiver. `lost` has every frame that was lost on a link, when this is done.
+
+        By contributor id and receiving island: `sums`, and `recoveries`, what was fetched.
+        """
         for flow, patterns in self._by_flow.items():
             seen = np.flatnonzero(np.any([pattern.seen for pattern in patterns], axis=0)).tolist()
-            way = Way(self._captures, seen)
-            for pattern in patterns:
-                self._note_losses(self._flows[flow], way, pattern)
-            if self._flows[flow].kind == CONTRIBUTION:
-                self._judge_flow(flow, way, patterns)
+            self._judge_flow(flow, Way(self._captures, seen), patterns)
         for (source, receiver), counts in sums.items():
             stream = self.streams.get((source, receiver))
             if stream is not None:
                 self._add_sums(stream, counts)
+        for name, stream in self.streams.items():
+            stream.recovery = recoveries.get(name, Recovery())
+        self.islands = {source: stream.source for (source, _), stream in self.streams.items()}
+        for pattern in self._patterns:
+            self._note_losses(pattern)
+        self.lost = [
+            replace(packet, island=None if packet.source is None else self.islands.get(packet.source))
+            for packet in self.lost
+        ]
         self.lost.sort(key=lambda packet: packet.time_ns)
         return sorted(self.streams.values(), key=lambda stream: (stream.source, stream.receiver))
 
@@ -131,30 +158,28 @@ class Streams:
         balance = stream.sent - stream.lost.total() - stream.unexplained - counts.delivered
         stream.unexplained += abs(balance) + counts.made_up
 
-    def _note_losses(self, flow: Flow, way: Way, pattern: Pattern) -> None:
+    def _note_losses(self, pattern: Pattern) -> None:
+        """Note each frame that was lost on a link, at each link that lost it."""
         if pattern.when & TAIL or not pattern.rows:
             return
-        points, seen = self._captures.points, _seen(pattern)
-        places = [
-            f"{points[out].node}>{points[inward].node}"
-            for out, inward in way.hops
-            if seen.get(out, 0) > seen.get(inward, 0)
-        ]
-        for place in places:
-            for facts in pattern.facts():
-                self.lost.append(
-                    LostPacket(
-                        time_ns=int(facts["first_ns"]),
-                        kind=class_name(flow.kind),
-                        source=int(facts["source"]),
-                        round=int(facts["round"]),
-                        shard=int(facts["shard"]),
-                        chunk=int(facts["chunk"]),
-                        number=int(facts["number"]),
-                        bitmap=int(facts["bitmap"]),
-                        place=place,
-                    )
-                )
+        points, kind = self._captures.points, self._flows[pattern.flow].kind
+        for out, inward in self._captures.peers.items():
+            # The same frame may have been sent several times.
+            times = int(pattern.seen[out]) - int(pattern.seen[inward])
+            if times > 0:
+                place = f"{points[out].node}>{points[inward].node}"
+                lost = [_lost_packet(kind, facts, place) for facts in pattern.facts()]
+                self.lost += [packet for packet in lost for _ in range(times)]
+
+
+def _lost_packet(kind: int, facts: np.void, place: str) -> LostPacket:
+    name, first_ns = class_name(kind), int(facts["first_ns"])
+    if kind == OTHER:
+        return LostPacket(first_ns, name, place)
+    fields: dict[str, Any] = {
+        each: int(facts[each]) for each in ("source", "round", "shard", "chunk", "number", "bitmap")
+    }
+    return LostPacket(first_ns, name, place, **fields)
 
 
 def _seen(pattern: Pattern) -> dict[int, int]:

@@ -40,12 +40,13 @@ _HEADER = np.dtype(
 _VLAN = 0x8100
 _VLAN_BYTES = 4
 _UDP = 17
+_IP_BYTES = 20
+_IP_CHECKSUM_WORD = 5
 _FRAGMENT_MASK = 0x3FFF  # more fragments, or not the first
 _CHECKSUM_AT = HEADER_BYTES - 4
 _LAST_KIND = max(Kind)
-_LINK_ADDRESSES_BYTES = 12
 # Odd numbers that spread 64-bit words (multilinear hashing); fixed, so that results can be compared.
-_SPREAD = np.random.default_rng(0x5442).integers(1, 2**63, HEADER_BYTES // 8 + 2, np.uint64) * np.uint64(2) + np.uint64(
+_SPREAD = np.random.default_rng(0x5442).integers(1, 2**63, HEADER_BYTES // 8 + 3, np.uint64) * np.uint64(2) + np.uint64(
     1
 )
 
@@ -54,8 +55,9 @@ _SPREAD = np.random.default_rng(0x5442).integers(1, 2**63, HEADER_BYTES // 8 + 2
 class Packets:
     """Our packets among frames, in columns. `frame` is a packet's frame, `header` its fields as in docs/wire-format.md.
 
-    `identity` is a hash of addresses and header: the same packet has the same one wherever it is seen. Where the whole
-    datagram was captured, one with a wrong checksum has another; `bad` says so. The addresses are IPv4's.
+    `identity` is a hash of addresses, ports and header: the same packet has the same one wherever it is seen. Where the
+    checksum of IP is wrong, or the whole datagram was captured and its own is, it has another; `bad` says so. The
+    addresses are IPv4's.
     """
 
     frame: NDArray[np.int64]
@@ -118,11 +120,13 @@ def find_packets(frames: Frames, link_type: NDArray[np.int64]) -> Found:
     unreadable += int((named & ~whole).sum())
     header = rows(data, begin, HEADER_BYTES).view(_HEADER)[:, 0]
     addresses = rows(data, ip_at[frame] + 12, 8).view(">u4").astype(np.uint32)
+    ports = rows(data, udp_at[frame], 4).view("<u4")[:, 0].astype(np.uint64)
     words = rows(data, begin, HEADER_BYTES).view("<u8")
-    identity = words @ _SPREAD[:-2]
-    identity += addresses[:, 0] * _SPREAD[-2] + addresses[:, 1] * _SPREAD[-1]
+    identity = words @ _SPREAD[:-3]
+    identity += addresses[:, 0] * _SPREAD[-3] + addresses[:, 1] * _SPREAD[-2] + ports * _SPREAD[-1]
     identity ^= identity >> np.uint64(29)
     bad = _wrong_checksums(data, begin, header, frames.captured[frame] - (begin - frames.at[frame]), identity)
+    bad |= _wrong_ip_checksums(data, ip_at[frame], ip_bytes[frame], identity)
     packets = Packets(frame, addresses[:, 0], addresses[:, 1], header, identity, bad)
     without = np.ones(len(frames.at), bool)
     without[frame] = False
@@ -131,11 +135,11 @@ def find_packets(frames: Frames, link_type: NDArray[np.int64]) -> Found:
 
 
 def _others(data: NDArray[np.uint8], frames: Frames, which: NDArray[np.int64]) -> Packets:
-    """Frames without a packet of ours; what is behind the link addresses identifies them on one link."""
-    content = rows(data, frames.at[which] + _LINK_ADDRESSES_BYTES, HEADER_BYTES)
-    room = np.minimum(frames.captured[which] - _LINK_ADDRESSES_BYTES, HEADER_BYTES)
-    words = np.where(np.arange(HEADER_BYTES) < room[:, None], content, 0).astype(np.uint8).view("<u8")
-    identity = words @ _SPREAD[:-2] + frames.length[which].astype(np.uint64) * _SPREAD[-1]
+    """Frames without a packet of ours; on one link all that was captured of it identifies a frame."""
+    view = data.data
+    places = zip(frames.at[which].tolist(), frames.captured[which].tolist(), strict=True)
+    identity = np.array([zlib.crc32(view[at : at + captured]) for at, captured in places], np.uint64)
+    identity = identity * _SPREAD[0] + frames.length[which].astype(np.uint64) * _SPREAD[-1]
     none = np.zeros(len(which), np.uint32)
     return Packets(which, none, none, np.zeros(len(which), _HEADER), identity, none.astype(bool))
 
@@ -194,4 +198,20 @@ def _wrong_checksums(
         if crc != checksum[row]:
             bad[row] = True
             identity[row] ^= np.uint64(crc | 1 << 40)
+    return bad
+
+
+def _wrong_ip_checksums(
+    data: NDArray[np.uint8], ip_at: NDArray[np.int64], ip_bytes: NDArray[np.int64], identity: NDArray[np.uint64]
+) -> NDArray[np.bool_]:
+    """Which packets have a wrong checksum of the IP header; their identities are made others.
+
+    Headers with options are not looked at; without a checksum are frames that a network card was to complete.
+    """
+    words = rows(data, ip_at, _IP_BYTES).view(">u2").astype(np.uint32)
+    total = words.sum(axis=1)
+    total = (total & 0xFFFF) + (total >> 16)
+    total = (total & 0xFFFF) + (total >> 16)
+    bad: NDArray[np.bool_] = (total != 0xFFFF) & (words[:, _IP_CHECKSUM_WORD] != 0) & (ip_bytes == _IP_BYTES)
+    identity[bad] ^= total[bad].astype(np.uint64) | np.uint64(1 << 41)
     return bad

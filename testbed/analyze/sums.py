@@ -1,5 +1,6 @@
 """What became of contributions at the receiving islands: arrived at the edge, summed, delivered to the hosts."""
 
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +14,16 @@ from testbed.analyze.keyed import KeyedRows, grown
 _HORIZON_NS = 10 * 10**9
 """A chunk of which nothing was seen for so long, undilated, is done."""
 _COLUMNS = ("arrived", "summed", "delivered", "repaired")
-_ROW = np.dtype([("island", "i8"), ("round", "i8"), ("last_ns", "i8"), *((name, "u8") for name in _COLUMNS)])
+_ROW = np.dtype(
+    [
+        ("island", "i8"),
+        ("round", "i8"),
+        ("last_ns", "i8"),
+        ("redundant", "i8"),
+        ("merged", "u8"),
+        *((name, "u8") for name in _COLUMNS),
+    ]
+)
 
 
 @dataclass
@@ -54,6 +64,8 @@ class Sums:
         self._next_look_ns = 0
         self.counts: dict[tuple[int, str], SourceCounts] = {}
         """By source, a contributor id, and receiving island."""
+        self.redundant: Counter[str] = Counter()
+        """Packets that came to an island's hosts with a contribution that was there already."""
 
     def add(self, sightings: Sightings, kind: NDArray[np.int64]) -> None:
         """Note sightings; `kind` has their classes."""
@@ -81,6 +93,23 @@ class Sums:
         for name, mask in zip(_COLUMNS, (arrived, summed, delivered, repaired), strict=True):
             mine = mask[chosen]
             np.bitwise_or.at(self._table[name], rows[mine], bits[mine])
+        came = (delivered | repaired)[chosen]
+        self._merge(rows[came], bits[came])
+
+    def _merge(self, rows: NDArray[np.int64], bits: NDArray[np.uint64]) -> None:
+        """Merge packets that come to hosts, in this order, as these do: one that overlaps is dropped whole."""
+        merged, redundant = self._table["merged"], self._table["redundant"]
+        _, first, counts = np.unique(rows, return_index=True, return_counts=True)
+        alone = first[counts == 1]
+        plain = alone[merged[rows[alone]] & bits[alone] == 0]
+        merged[rows[plain]] |= bits[plain]
+        others = np.ones(len(rows), bool)
+        others[plain] = False
+        for row, new in zip(rows[others].tolist(), bits[others], strict=True):
+            if merged[row] & new:
+                redundant[row] += 1
+            else:
+                merged[row] |= new
 
     def finish(self, now_ns: int, left_out: NDArray[np.int64]) -> None:
         """Sum up the chunks that are done at this time of the captures, but for those of rounds to be left out."""
@@ -110,6 +139,7 @@ class Sums:
         table = table[~np.isin(table["round"], left_out)]
         for island in np.unique(table["island"]).tolist():
             mine = table[table["island"] == island]
+            self.redundant[self._islands[island]] += int(mine["redundant"].sum())
             arrived, summed, delivered, repaired = (mine[name] for name in _COLUMNS)
             undelivered = summed & ~delivered
             columns = {

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--explain",
         metavar="SOURCE/ROUND/CHUNK",
-        help="tell the life of one contribution, for example nyc/3/17, numbers as in the packets and in lost.csv",
+        help="tell the life of one contribution instead, for example nyc/3/17, numbers as in the packets and lost.csv",
     )
     parser.add_argument(
         "--plot",
@@ -51,19 +52,24 @@ def execute(arguments: argparse.Namespace) -> int:
     paths = find_captures(arguments.paths, arguments.recording)
     console = Console(highlight=False, soft_wrap=True)
     captures = Captures(paths)
-    if wanted is not None and arguments.plot is None:
-        lines = narrate(captures, wanted, explain(captures, wanted))
+    sights = [] if wanted is None else explain(captures, wanted)
+    if wanted is not None:
+        lines = narrate(captures, wanted, sights)
         print(json.dumps({"explained": lines}, indent=2) if arguments.json else "\n".join(lines))
-        return 0
+        if arguments.plot is None and arguments.csv is None:
+            return 0
     analysis = analyse(captures)
     if arguments.csv is not None:
         write_csv(analysis, arguments.csv)
     if arguments.plot is not None:
         from testbed.plots.recovery import plot_recovery  # noqa: PLC0415 (drawing is slow to load)
 
-        if wanted is None:
-            wanted = _worth_drawing(analysis)
-        plot_recovery(analysis, captures, explain(captures, wanted) if wanted else [], arguments.plot)
+        drawn = wanted or _worth_drawing(analysis)
+        if wanted is None and drawn is not None:
+            sights = explain(captures, drawn)
+        plot_recovery(analysis, captures, "" if drawn is None else _title(drawn, analysis), sights, arguments.plot)
+    if wanted is not None:
+        return 0
     if arguments.json:
         print(json.dumps(to_json(analysis), indent=2))
     else:
@@ -71,13 +77,19 @@ def execute(arguments: argparse.Namespace) -> int:
     return 0 if analysis.reconciled and analysis.complete else 1
 
 
+def _title(wanted: "Wanted", analysis: "Analysis") -> str:
+    named = wanted.source.isdigit() and analysis.islands.get(int(wanted.source))
+    return str(replace(wanted, source=named) if named else wanted)
+
+
 def _worth_drawing(analysis: "Analysis") -> "Wanted | None":
     """A packet that was lost, on a last hop if there were repairs: these are answers to NACKs."""
     from testbed.analyze.explain import Wanted  # noqa: PLC0415
 
-    kinds = ["result", "contribution"] if analysis.repair.nacks else ["contribution", "result"]
+    kinds = ["result", "contribution"] if analysis.nacks else ["contribution", "result"]
     lost = sorted((packet for packet in analysis.lost if packet.kind in kinds), key=lambda each: kinds.index(each.kind))
-    if not lost:
-        return None
-    contributor = (lost[0].bitmap & -lost[0].bitmap).bit_length() - 1
-    return Wanted(str(contributor), lost[0].round, lost[0].chunk, lost[0].shard)
+    for packet in lost:
+        if packet.bitmap and packet.round is not None and packet.chunk is not None:
+            contributor = (packet.bitmap & -packet.bitmap).bit_length() - 1
+            return Wanted(str(contributor), packet.round, packet.chunk, packet.shard or 0)
+    return None

@@ -28,8 +28,10 @@ def execute(arguments: argparse.Namespace) -> int:
     if not arguments.install:
         print(wireshark.DISSECTOR)
         return 0
-    user = pwd.getpwuid(int(os.environ.get("SUDO_UID", os.getuid())))
-    directory = Path(user.pw_dir) / _PLUGINS
+    caller = os.environ.get("SUDO_UID")
+    user = pwd.getpwuid(int(caller or os.getuid()))
+    # Wireshark looks in $HOME as well, which sudo changes.
+    directory = (Path(user.pw_dir) if caller else Path.home()) / _PLUGINS
     try:
         made = [each for each in (directory, *directory.parents) if not each.exists()]
         directory.mkdir(parents=True, exist_ok=True)

@@ -14,6 +14,7 @@ TOLERANCE_SHARE = 0.02
 UNPLANNED_BYTES = 10_000  # address resolution and membership reports of a whole run
 PROBING_BYTES = 10_000  # probes of an epoch that was made ready while others carried traffic
 
+_IMPAIRED = ("dropped_loss", "duplicated", "corrupted")
 _DROPS = ("dropped_queue", "dropped_loss", "dropped_other", "dropped_down")
 
 Direction = tuple[str, str]
@@ -100,13 +101,14 @@ def link_loads(
     """Planned and measured loads of every direction in the rounds of `records`.
 
     `extra`: bytes beyond the planned streams, as unsummed_bytes has them. `allowed_bytes`: what may come on top, or be
-    missing; so may frames that links were asked to lose, anywhere behind.
+    missing; so may frames that links were asked to lose, to send twice or to alter, anywhere behind.
     """
     loads = []
-    lost = sum(
-        record.after[direction].dropped_loss - record.before[direction].dropped_loss
+    impaired = sum(
+        getattr(record.after[direction], name) - getattr(record.before[direction], name)
         for record in records
         for direction in planned
+        for name in _IMPAIRED
     )
     for direction, streams in planned.items():
         spans = [(record.before[direction], record.after[direction]) for record in records]
@@ -121,7 +123,7 @@ def link_loads(
                 measured_bytes=sum(last.bytes_in - first.bytes_in for first, last in spans) - routing,
                 routing_bytes=routing,
                 dropped_frames=dropped,
-                allowed_bytes=allowed_bytes[direction] + lost * framing.full_frame_bytes,
+                allowed_bytes=allowed_bytes[direction] + impaired * framing.full_frame_bytes,
             )
         )
     return loads

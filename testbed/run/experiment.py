@@ -22,6 +22,7 @@ from testbed.live.policy_commands import policy_commands
 from testbed.live.running import LiveRun
 from testbed.multicast.counters import RouterCounters, drop_warnings
 from testbed.multicast.interface import MulticastError, RunningPlane, Site
+from testbed.network import naming
 from testbed.network.emulated import EmulatedNetwork, build_network
 from testbed.policies import COMPARED
 from testbed.run.accounting import saving
@@ -33,8 +34,9 @@ from testbed.run.opening import OpenRun, opened
 from testbed.run.pace import Pace
 from testbed.run.planning import Planner, PlanRequest
 from testbed.run.preparing import Prepared, prepare
-from testbed.run.processes import TRAINING_TIMEOUT_S, Fleet
+from testbed.run.processes import ANSWER_TIMEOUT_S, TRAINING_TIMEOUT_S, Fleet
 from testbed.run.reacting import Reactor
+from testbed.run.repairs import Closing
 from testbed.run.reporting import (
     report_end,
     report_reaction,
@@ -332,6 +334,7 @@ def _conclude(
     used = [each for each in epochs.all.values() if any(record.epoch == each.number for record in records)]
     loads = run_loads(prepared, used, records, epochs.introductions)
     drops = site.router_counters.read(trees_moved=any(record.disturbed for record in records))
+    warnings = [*warnings, *_missed(settings, records), *drop_warnings(drops), *site.captures.finish()]
     outcome = Outcome(
         settings=settings,
         epochs=used,
@@ -345,11 +348,25 @@ def _conclude(
         multicast_plane=prepared.plane.name,
         reactions=failures.reactions,
         swaps=swaps.all,
+        closing=_closing(fleet, settings),
         run_dir=str(run_dir.path),
-        warnings=[*warnings, *_missed(settings, records), *drop_warnings(drops), *site.captures.finish()],
+        warnings=warnings,
     )
     report_end(outcome, drops, run_dir)
     return outcome
+
+
+def _closing(fleet: Fleet, settings: RunSettings) -> Closing:
+    """What has been counted since the last round was reported. Raises RunFailed."""
+    edges, hosts = fleet.of("edge"), fleet.of("dataplane")
+    fleet.send([*edges, *hosts], "account")
+    counts = fleet.gather([*edges, *hosts], "accounted", ANSWER_TIMEOUT_S * settings.scale.time_dilation)
+    of_hosts = {naming.host_name(process.island, process.host): counts[process] for process in hosts}
+    return Closing(
+        edges={process.island: counts[process]["repair"] for process in edges},
+        hosts={host: each["repair"] for host, each in of_hosts.items()},
+        late={host: each["late"] for host, each in of_hosts.items()},
+    )
 
 
 def _measures(evaluated: Message) -> dict[str, float]:

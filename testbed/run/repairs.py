@@ -1,7 +1,8 @@
 """What repair did in a run, and what it put on the links (docs/recovery.md)."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from aggregator.wire.packet import frame_bytes
 from testbed.network import naming
@@ -10,13 +11,28 @@ from testbed.run.frames import Framing
 from testbed.run.rounds import RoundRecord
 
 
-def repair_counts(records: Sequence[RoundRecord]) -> dict[str, dict[str, int]]:
-    """What edges and hosts have counted, over all rounds."""
+@dataclass(frozen=True)
+class Closing:
+    """What edges, by island, and hosts have counted since their reports on the last round: some serve others longer.
+
+    `late`: packets for sums that came to hosts in that time, and were dropped.
+    """
+
+    edges: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    hosts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    late: Mapping[str, int] = field(default_factory=dict)
+
+
+def repair_counts(records: Sequence[RoundRecord], closing: Closing) -> dict[str, dict[str, int]]:
+    """What edges and hosts have counted, over all rounds and afterwards."""
     edges, hosts = Counter[str](), Counter[str]()
     for record in records:
         for reports, totals in ((record.retired, edges), (record.done, hosts)):
             for report in reports.values():
                 totals.update(report["repair"])
+    for counts, totals in ((closing.edges, edges), (closing.hosts, hosts)):
+        for each in counts.values():
+            totals.update(each)
     return {"edges": dict(sorted(edges.items())), "hosts": dict(sorted(hosts.items()))}
 
 

@@ -13,6 +13,7 @@ from testbed.run.failures import Reaction
 from testbed.run.frames import frame_payload
 from testbed.run.outages import Outage
 from testbed.run.program import Epoch, make_epoch
+from testbed.run.repairs import Closing
 from testbed.run.rounds import RoundRecord
 from testbed.run.settings import RunSettings, settings_from_json
 from testbed.run.startup import MemoryBudget
@@ -55,6 +56,7 @@ def outcome_of(events: Iterable[Event]) -> Outcome:
         multicast_plane=planned["multicast_plane"],
         reactions=[_reaction(event) for event in by_kind.get("links_changed", [])],
         swaps=[Swap(**swap) for swap in finished["swaps"]],
+        closing=Closing(**finished["closing"]),
         run_dir=planned["run_dir"],
         warnings=finished["warnings"],
     )

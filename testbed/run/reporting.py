@@ -143,5 +143,6 @@ def report_end(outcome: Outcome, drops: Mapping[str, RouterDrops], run_dir: RunD
         evaluations=dict(outcome.evaluations),
         memory=asdict(outcome.memory),
         swaps=[asdict(swap) for swap in outcome.swaps],
+        closing=asdict(outcome.closing),
         warnings=list(outcome.warnings),
     )

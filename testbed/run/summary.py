@@ -14,7 +14,7 @@ from testbed.run.accounting import LinkLoad
 from testbed.run.failures import Reaction
 from testbed.run.mixing import measured_divergence
 from testbed.run.program import Epoch
-from testbed.run.repairs import repair_counts
+from testbed.run.repairs import Closing, repair_counts
 from testbed.run.rounds import RoundRecord
 from testbed.run.settings import RunSettings
 from testbed.run.startup import MemoryBudget
@@ -47,6 +47,7 @@ class Outcome:
     multicast_plane: str
     reactions: Sequence[Reaction]
     swaps: Sequence[Swap]
+    closing: Closing
     run_dir: str
     warnings: Sequence[str]
 
@@ -135,7 +136,7 @@ def summarise(outcome: Outcome) -> dict[str, Any]:
         "exact": exact,
         "digests_equal": digests_equal,
         "contributions": {"sent": expected, "delivered": delivered, "lost": lost, "repaired": repaired},
-        "repair": {"wan": outcome.settings.recovery.repair, **repair_counts(outcome.records)},
+        "repair": {"wan": outcome.settings.recovery.repair, **repair_counts(outcome.records, outcome.closing)},
         "results": {
             name: sum(record.total(name) for record in records) for name in ("complete", "partial", "bypassed")
         },

@@ -11,6 +11,7 @@ _ANSWERS = {
     "probe_report": "probe_report",
     "arm": "armed",
     "retire": "retired",
+    "account": "accounted",
 }
 _EPOCHS_KEPT = 2
 

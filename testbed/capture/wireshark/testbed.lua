@@ -174,8 +174,14 @@ local function add_header(tree, buffer)
     return flags, reason, tree:add(fields.checksum, buffer(CHECKSUM_AT, 4))
 end
 
+local function is_partial(buffer, kind)
+    local reason = buffer(5, 1):uint()
+    return kind == RESULT and (reason == TIMEOUT or reason == COLLISION)
+end
+
 local function title(buffer, kind, flags)
     local text = kinds[kind] or ("kind " .. kind)
+    if is_partial(buffer, kind) then text = "partial " .. text end
     if bit.band(flags, 1) ~= 0 then text = "bypassed " .. text end
     if bit.band(flags, 2) ~= 0 then text = "retransmitted " .. text end
     if kind == NACK or kind == HEARTBEAT or kind == GONE then
@@ -209,10 +215,7 @@ function tb.dissector(buffer, pinfo, root)
 
     if not pinfo.visited then verdicts[pinfo.number] = judge(buffer, pinfo, kind, flags) end
     local verdict = verdicts[pinfo.number] or {}
-    local reason = buffer(5, 1):uint()
-    if kind == RESULT and (reason == TIMEOUT or reason == COLLISION) then
-        reason_item:add_proto_expert_info(experts.partial)
-    end
+    if is_partial(buffer, kind) then reason_item:add_proto_expert_info(experts.partial) end
     if bit.band(flags, 2) ~= 0 then flags_item:add_proto_expert_info(experts.retransmitted) end
     if kind == GONE then tree:add_proto_expert_info(experts.gone) end
     if verdict.late then tree:add_proto_expert_info(experts.late) end

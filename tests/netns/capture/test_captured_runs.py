@@ -131,7 +131,7 @@ def test_the_command_says_the_same(lossy: tuple[Path, dict[str, Any]], analysis:
     done = call_testbed("analyze", "--json", str(lossy[0]))
     assert done.code == 0, done.errors
     assert done.document["unexplained"] == 0
-    assert done.document["lost_packets"] == len(analysis.lost)
+    assert done.document["lost_frames"] == len(analysis.lost)
 
 
 def test_a_running_experiment_is_recorded_from_one_moment_to_another(

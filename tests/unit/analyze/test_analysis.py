@@ -1,5 +1,6 @@
 """What an analysis says of captures in which it is known what happened."""
 
+import struct
 from collections import Counter
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from aggregator.wire.packet import RESULT_PORT, Kind
+from testbed.analyze.results import Recovery
 from tests.unit.analyze.network import (
     MS,
     STREAM,
@@ -84,8 +86,70 @@ def test_a_lost_result_is_repaired(tmp_path: Path) -> None:
     assert stream.lost == {"lon-e>lon-h1": 2}
     assert hop_of(analysis, "lon-e>lon-h1").lost == 3  # a repair as well
     repair = analysis.repair
-    assert (repair.nacks, repair.requests, repair.repaired, repair.repairs) == (2, 2, 2, 2)
+    assert (analysis.nacks, repair.wanted, repair.repaired, repair.repairs) == (2, 2, 2, 2)
     assert repair.latencies_ms == pytest.approx([4.2, 9.5])
+    assert (repair.requests, repair.requests_received, repair.repairs_sent) == (2, 2, 3)
+    last_hop = hop_of(analysis, "lon-e>lon-h1")
+    assert last_hop.recovery == repair
+    assert last_hop.redundant == 0
+    assert hop_of(analysis, "fra-e>fra-h1").recovery == Recovery()
+    assert hop_of(analysis, "lon-h1>lon-e").recovery is None
+
+
+def test_what_hosts_have_already_is_redundant(tmp_path: Path) -> None:
+    network = Network()
+    network.round(3, {})
+    number = network.result("lon", 1)  # as if its edge had not known
+    network.repair("lon", 1, number)
+    network.result("lon", 2, bitmap=0b11)  # with something new, and something that is there: it is dropped whole
+    analysis = network.analysed(tmp_path)
+    assert hop_of(analysis, "lon-e>lon-h1").redundant == 3
+    assert hop_of(analysis, "fra-e>fra-h1").redundant == 0
+    assert stream_to(analysis, "lon").repaired == 0
+
+
+def test_what_a_lan_floods_to_other_hosts_did_not_come_to_them(tmp_path: Path) -> None:
+    network = Network()
+    network.round(2, {})
+    network.nack("lon", 0)  # so it is known which address is lon-h1's
+    other = frame(
+        header(Kind.RESULT, 1, 0, bitmap=1, stream=STREAM, reason=1, number=9), edge("lon"), "10.1.1.11", RESULT_PORT
+    )
+    network.cross(("lon-e:h0", "lon-h1:e0"), other)
+    analysis = network.analysed(tmp_path)
+    assert analysis.reconciled
+    assert hop_of(analysis, "lon-e>lon-h1").redundant == 0
+    assert stream_to(analysis, "lon").delivered == 2
+
+
+def test_frames_that_are_sent_again_as_they_were_are_each_lost(tmp_path: Path) -> None:
+    network = Network()
+    network.round(2, {})
+    beat = header(Kind.HEARTBEAT, 1, value_count=0, bitmap=0, stream=STREAM, number=1)
+    data = frame(beat, edge("lon"), host("lon"), RESULT_PORT)
+    for copies in (1, 0, 1, 0, 0):
+        network.cross(("lon-e:h0", "lon-h1:e0"), data, copies=copies)
+    network.cross(("lon:c-fra", "fra:c-lon"), bytes(12) + b"\x88\xb5" + bytes(50), copies=0)
+    network.now_ns += 500 * MS
+    network.round(1, {}, round_number=1)
+    analysis = network.analysed(tmp_path)
+    assert hop_of(analysis, "lon-e>lon-h1").lost == 3
+    lost = [(packet.kind, packet.place, packet.island) for packet in analysis.lost]
+    assert lost == [("heartbeat", "lon-e>lon-h1", None)] * 3 + [("other", "lon>fra", None)]
+
+
+def test_what_is_altered_before_our_header_is_seen(tmp_path: Path) -> None:
+    network = Network()
+    network.round(3, {})
+    data = bytearray(frame(header(chunk=3), host("nyc"), "232.1.0.1"))
+    words = struct.unpack("!10H", data[14:34])
+    data[24:26] = (0xFFFF - sum(words) % 0xFFFF).to_bytes(2, "big")
+    for place_of in (22, 35):  # time to live, port
+        flipped = bytearray(data)
+        flipped[place_of] ^= 8
+        network.cross(UP[0], bytes(data), arriving=bytes(flipped))
+    hop = hop_of(network.analysed(tmp_path), place(UP[0]))
+    assert (hop.altered, hop.lost, hop.unexplained) == (2, 0, 0)
 
 
 def test_a_result_that_is_never_repaired(tmp_path: Path) -> None:
@@ -97,7 +161,7 @@ def test_a_result_that_is_never_repaired(tmp_path: Path) -> None:
     analysis = network.analysed(tmp_path)
     assert analysis.reconciled
     assert stream_to(analysis, "lon").unrepaired == 1
-    assert (analysis.repair.requests, analysis.repair.unrepaired) == (1, 1)
+    assert (analysis.repair.wanted, analysis.repair.unrepaired) == (1, 1)
 
 
 def test_what_an_edge_does_not_send_on_is_lost_there(tmp_path: Path) -> None:
@@ -140,6 +204,17 @@ def test_duplicates_and_alterations_of_a_link(tmp_path: Path) -> None:
     altered = hop_of(analysis, place(UP[1]))
     assert (altered.altered, altered.lost, altered.sent, altered.received) == (1, 0, 6, 6)
     assert all(stream.lost == {place(UP[1]): 1} for stream in analysis.streams)
+
+
+def test_a_frame_may_be_altered_and_then_duplicated(tmp_path: Path) -> None:
+    network = Network(captured=200)
+    network.round(5, {})
+    for chunk in (5, 6):
+        data = frame(header(chunk=chunk), host("nyc"), "232.1.0.1")
+        flipped = data[:-1] + bytes([data[-1] ^ 4])
+        network.cross(UP[0], data, arriving=flipped if chunk == 5 else None, copies=2 * (chunk == 5))
+    hop = hop_of(network.analysed(tmp_path), place(UP[0]))
+    assert (hop.sent, hop.received, hop.lost, hop.altered, hop.duplicated, hop.unexplained) == (7, 7, 1, 1, 1, 0)
 
 
 def test_reordering_is_counted_on_its_link(tmp_path: Path) -> None:
@@ -223,7 +298,10 @@ def test_fetched_contributions_are_repairs(tmp_path: Path) -> None:
     stream = stream_to(analysis, "fra")
     assert (stream.sent, stream.delivered, stream.repaired, stream.unrepaired) == (4, 3, 1, 0)
     assert stream.lost == {"lon>fra": 1}
-    assert (analysis.repair.fetches, analysis.repair.repaired) == (1, 1)
+    assert (analysis.nacks, analysis.fetches, analysis.repair.repaired) == (0, 1, 1)
+    fetched = stream.recovery
+    assert (fetched.requests, fetched.requests_received, fetched.repairs_sent, fetched.repairs) == (1, 1, 1, 1)
+    assert stream_to(analysis, "lon").recovery == Recovery()
 
 
 def test_gone_is_no_repair(tmp_path: Path) -> None:
@@ -235,7 +313,7 @@ def test_gone_is_no_repair(tmp_path: Path) -> None:
     gone = header(Kind.GONE, 1, value_count=0, number=0, bitmap=1, stream=STREAM)
     network.cross(("lon-e:h0", "lon-h1:e0"), frame(gone, edge("lon"), host("lon"), RESULT_PORT))
     repair = network.analysed(tmp_path).repair
-    assert (repair.requests, repair.gone, repair.unrepaired) == (1, 1, 1)
+    assert (repair.wanted, repair.gone, repair.unrepaired) == (1, 1, 1)
 
 
 def test_memory_stays_flat_over_rounds(tmp_path: Path) -> None:

@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from aggregator.wire.packet import REPAIR_PORT, RESULT_PORT, Kind, Reason
 from testbed.analyze.analysis import analyse
 from testbed.analyze.captures import Captures
 from testbed.analyze.explain import explain, narrate, parse_wanted
 from testbed.cli import build_parser
 from testbed.errors import TestbedError
-from tests.unit.analyze.network import MS, Network
+from tests.unit.analyze.network import MS, Network, edge, host
+from tests.unit.capture.frames import frame, header
 
 
 @pytest.fixture
@@ -41,6 +43,21 @@ def test_a_lost_contribution(path: Path) -> None:
     assert lines[-2].endswith("LOST on link nyc>lon")
     assert lines[-1] == "delivered to hosts of: no island that was captured"
     assert len(lines) == 2 + 5  # host, edge in, edge out, router in, router out
+
+
+def test_a_sum_without_it_tells_why_it_was_fetched(tmp_path: Path) -> None:
+    network = Network()
+    network.round(1, {})
+    network.contribute(1, "lon>fra")
+    packet = header(Kind.RESULT, 2, 1, bitmap=2, number=1, stream=77, reason=Reason.TIMEOUT)
+    network.cross(("fra-e:h0", "fra-h1:e0"), frame(packet, edge("fra"), host("fra"), RESULT_PORT))
+    fetch = header(Kind.FETCH, 2, 0, value_count=0, bitmap=3)
+    network.cross(("fra-h1:e0", "fra-e:h0"), frame(fetch, host("fra"), host("nyc"), REPAIR_PORT))
+    network.capture.end()
+    lines = told(network.capture.write(tmp_path / "all.pcapng"), "nyc/0/1")
+    assert sum("result (timeout) of 1 without it" in line for line in lines) == 2
+    assert sum("fetch by fra-h1, with 1 others" in line for line in lines) == 2
+    assert lines[-1] == "delivered to hosts of: no island that was captured"
 
 
 def test_a_repaired_result(path: Path) -> None:
@@ -89,10 +106,31 @@ def test_the_command_prints_draws_and_writes_tables(
     }
     assert picture.read_bytes().startswith(b"\x89PNG")
     lost = (tables / "lost.csv").read_text(encoding="utf-8").splitlines()
-    assert [line.split(",")[-1] for line in lost] == ["place", "nyc>lon", "lon-e>lon-h1"]
+    assert [line.split(",")[2] for line in lost] == ["place", "nyc>lon", "lon-e>lon-h1"]
     assert {path.name for path in tables.iterdir()} == {"streams.csv", "hops.csv", "lost.csv", "repairs.csv"}
     assert run_command(str(path)) == 0
     assert "every packet is accounted for" in capsys.readouterr().out
+
+
+def test_a_life_is_told_drawn_and_tabled_at_once(
+    path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tables, picture = tmp_path / "tables", tmp_path / "life.svg"
+    assert run_command(str(path), "--explain", "nyc/0/2", "--csv", str(tables), "--plot", str(picture)) == 0
+    assert capsys.readouterr().out.splitlines() == told(path, "nyc/0/2")
+    drawn = picture.read_text(encoding="utf-8")
+    assert all(f"<!-- {words} -->" in drawn for words in ("contribution of nyc, round 0, chunk 2", "NACK", "lon-h1"))
+    assert "<!-- fra-h1 -->" not in drawn  # nothing happened there
+    streams = (tables / "streams.csv").read_text(encoding="utf-8").splitlines()
+    assert streams[0].split(",")[-3:] == ["latency_median_ms", "latency_p99_ms", "latency_max_ms"]
+    hops = [line.split(",") for line in (tables / "hops.csv").read_text(encoding="utf-8").splitlines()]
+    [last_hop] = [dict(zip(hops[0], hop, strict=True)) for hop in hops if hop[2:4] == ["lon-e", "lon-h1"]]
+    assert (last_hop["lost"], last_hop["requests"], last_hop["repaired"], last_hop["latency_max_ms"]) == (
+        *("1", "1", "1"),
+        "3.2",
+    )
+    assert run_command(str(path), "--explain", "nyc/0/2", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {"explained": told(path, "nyc/0/2")}
 
 
 def test_incomplete_captures_are_exit_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

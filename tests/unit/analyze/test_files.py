@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from aggregator.wire.packet import Kind
@@ -218,6 +218,14 @@ def test_files_of_a_run_are_analysed_together(tmp_path: Path) -> None:
     assert (hop_of(analysis, "a>b").sent, hop_of(analysis, "a>b").lost) == (5, 1)
 
 
+def test_an_interface_twice_is_refused(tmp_path: Path) -> None:
+    paths = [tmp_path / "one.pcapng", tmp_path / "two.pcapng"]
+    for path in paths:
+        path.write_bytes(ours())
+    with pytest.raises(TestbedError, match=r"two.pcapng: nyc-h1:e0 is in another of these files too"):
+        Captures(paths)
+
+
 def test_a_run_may_have_several_recordings(tmp_path: Path) -> None:
     (tmp_path / "pcap").mkdir()
     for name in ("nyc", "lon", "nyc.2"):
@@ -228,6 +236,8 @@ def test_a_run_may_have_several_recordings(tmp_path: Path) -> None:
     assert [path.name for path in find_captures([tmp_path], 2)] == ["nyc.2.pcapng"]
     with pytest.raises(TestbedError, match="has 1, 2"):
         find_captures([tmp_path], 3)
+    with pytest.raises(TestbedError, match="--recording 1: is for run directories"):
+        find_captures([tmp_path / "nyc.pcapng"], 1)
     with pytest.raises(TestbedError, match="run with --capture"):
         find_captures([_empty(tmp_path)])
 
@@ -249,6 +259,7 @@ DAMAGE = st.lists(st.tuples(st.integers(0, 1 << 16), st.binary(min_size=1, max_s
 
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.booleans(), DAMAGE)
+@example(True, [(1266, b"\0")])  # an option without a value
 def test_damage_is_survived_or_refused(tmp_path: Path, ng: bool, damage: list[tuple[int, bytes]]) -> None:
     content = bytearray(ours() if ng else pcap(FRAMES))
     for position, replacement in damage:

@@ -105,11 +105,17 @@ def test_checksums_on_request(tmp_path: Path) -> None:
     assert tshark(path, *ask, "tb.malformed") == [["3"]]
 
 
+@pytest.mark.parametrize("by_sudo", [False, True])
 def test_it_is_installed_where_tshark_finds_it(
-    capture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    by_sudo: bool, capture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    home = SimpleNamespace(pw_dir=str(tmp_path), pw_uid=os.getuid(), pw_gid=os.getgid())
-    monkeypatch.setattr(pwd, "getpwuid", lambda _uid: home)
+    if by_sudo:
+        home = SimpleNamespace(pw_dir=str(tmp_path), pw_uid=os.getuid(), pw_gid=os.getgid())
+        monkeypatch.setattr(pwd, "getpwuid", lambda _uid: home)
+        monkeypatch.setenv("SUDO_UID", str(os.getuid()))
+    else:
+        monkeypatch.setenv("HOME", str(tmp_path))
+        monkeypatch.delenv("SUDO_UID", raising=False)
     arguments = build_parser().parse_args(["dissector", "--install"])
     assert arguments.execute(arguments) == 0
     assert Path(capsys.readouterr().out.strip()).is_relative_to(tmp_path)

@@ -1,10 +1,15 @@
 """What links should carry: by plan, without multicast, without aggregation, with several hosts."""
 
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
 from scheduler.plan import Flow
 from scheduler.topology import Island, Topology, both_ways
-from testbed.run.accounting import LinkLoad, planned_streams, saving
+from testbed.links.interface import DirectionCounters
+from testbed.run.accounting import LinkLoad, link_loads, planned_streams, saving
 from testbed.run.frames import Framing, shard_values
 from testbed.run.program import make_epoch
+from testbed.run.rounds import RoundRecord
 from testbed.scale import Scale
 from tests.unit.testbed.plans import make_plan
 
@@ -68,3 +73,43 @@ def test_saving_is_the_share_of_unicast_that_was_not_sent() -> None:
 def test_all_shards_but_the_last_have_whole_chunks() -> None:
     assert shard_values(Framing(47, 10, 5, 0), 2) == [20, 27]
     assert shard_values(Framing(47, 10, 5, 0), 3) == [10, 20, 17]
+
+
+def test_what_links_were_asked_to_do_to_frames_is_allowed_for_behind() -> None:
+    # b-c carries what a-b has sent twice, and lacks what a-b has lost or altered.
+    for impairment, frames in (("duplicated", 3), ("dropped_loss", -3), ("corrupted", -3)):
+        wire_bytes = FRAMING.wire_bytes + frames * FRAMING.full_frame_bytes
+        for asked, ok in ((0, False), (3, True)):
+            impaired: dict[str, Any] = {impairment: asked}
+            after = {
+                ("a", "b"): replace(_counters(FRAMING.wire_bytes), **impaired),
+                ("b", "c"): _counters(wire_bytes),
+            }
+            record = cast(RoundRecord, _Counted(dict.fromkeys(after, _counters()), after))
+            planned = {("a", "b"): 1, ("b", "c"): 1}
+            [first, behind] = link_loads(planned, planned, {}, FRAMING, [record], dict.fromkeys(planned, 0))
+            assert first.ok
+            assert behind.ok == ok, (impairment, asked)
+
+
+@dataclass(frozen=True)
+class _Counted:
+    """A round of which only the links' counters are looked at."""
+
+    before: dict[tuple[str, str], DirectionCounters]
+    after: dict[tuple[str, str], DirectionCounters]
+    routing_bytes: dict[tuple[str, str], int] = field(default_factory=dict)
+
+
+def _counters(bytes_in: int = 0) -> DirectionCounters:
+    return DirectionCounters(
+        frames_in=0,
+        bytes_in=bytes_in,
+        frames_out=0,
+        bytes_out=0,
+        dropped_queue=0,
+        dropped_loss=0,
+        dropped_other=0,
+        queue_high_water_bytes=0,
+        worst_lateness_ns=0,
+    )

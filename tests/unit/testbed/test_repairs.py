@@ -9,7 +9,7 @@ from scheduler.topology import Island, Topology, both_ways
 from testbed.run.arrivals import Arrivals, planned_arrivals
 from testbed.run.frames import Framing, packetisation_ms
 from testbed.run.program import Epoch, make_epoch
-from testbed.run.repairs import fetched_bytes, last_hop_repair_bytes, repair_counts
+from testbed.run.repairs import Closing, fetched_bytes, last_hop_repair_bytes, repair_counts
 from testbed.run.rounds import RoundRecord
 from testbed.scale import Scale
 from tests.unit.testbed.plans import make_plan
@@ -88,16 +88,17 @@ RECORDS = [
 
 
 def test_counts_are_added_up() -> None:
-    assert repair_counts(RECORDS) == {
+    closing = Closing(edges={"a": {"heartbeats": 2}}, hosts={"b-h1": {"answers": 1}, "a-h1": {}}, late={"a-h1": 7})
+    assert repair_counts(RECORDS, closing) == {
         "edges": {
             "gone": 5,
             "gone_answers": 1,
-            "heartbeats": 4,
+            "heartbeats": 6,
             "nacks": 2,
             "nacks_limited": 1,
             "repair_bytes": 900,
         },
-        "hosts": {"answers": 4, "fetches_sent": 2, "missed": 1},
+        "hosts": {"answers": 5, "fetches_sent": 2, "missed": 1},
     }
 
 

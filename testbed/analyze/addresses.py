@@ -1,0 +1,28 @@
+"""The address of each host's interface, to tell what came there only because a LAN's bridge sends it everywhere."""
+
+import numpy as np
+
+from testbed.analyze.captures import Captures, Sightings
+
+
+class Addresses:
+    """Learns an interface's address from what it sends."""
+
+    def __init__(self, captures: Captures) -> None:
+        points = captures.points
+        self._sends = np.array([point.is_host and point.outbound for point in points], bool)
+        self._takes = np.array([point.is_host and not point.outbound for point in points], bool)
+        self._own = np.zeros(len(points), np.uint32)  # by inbound point; 0: not known yet
+
+    def without_strays(self, sightings: Sightings) -> Sightings:
+        """The sightings, but for those at hosts of what is for another host. One point's have to be given in order."""
+        at, packets = sightings.point, sightings.packets
+        sent = np.flatnonzero(self._sends[at])
+        points, first = np.unique(at[sent], return_index=True)
+        # The two ways through an interface have successive numbers, inbound first.
+        self._own[points - 1] = packets.source_ip[sent[first]]
+        own = self._own[at]
+        stray = self._takes[at] & (own != 0) & (packets.target_ip != own)
+        if not stray.any():
+            return sightings
+        return Sightings(at[~stray], sightings.time_ns[~stray], packets.only(~stray))
