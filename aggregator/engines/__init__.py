@@ -36,7 +36,11 @@ def default_engine() -> str:
 
 
 def make_engine(name: str) -> Engine:
-    """A new engine, not yet open. Raises EngineError for an unknown name, naming the known ones, or a bad library."""
+    """A new engine, not yet open.
+
+    Raises EngineError for an unknown name, naming the known ones, for a bad library and for a package that cannot be
+    loaded.
+    """
     if "/" in name:
         return LibraryEngine(Path(name))
     if name in _BUILT_IN:
@@ -45,5 +49,8 @@ def make_engine(name: str) -> Engine:
     if point is None:
         known = ", ".join(engine_names())
         raise EngineError(f"engine {name!r} is unknown; there are: {known}, or a library's path with a / in it")
-    factory: EngineFactory = point.load()
+    try:
+        factory: EngineFactory = point.load()
+    except (ImportError, AttributeError) as error:
+        raise EngineError(f"engine {name}: its package cannot be loaded: {error}") from error
     return factory()

@@ -1,6 +1,7 @@
 """Every engine keeps every rule of docs/aggregator.md; a test is named after its rule."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -104,6 +105,16 @@ def test_sum_is_modulo_two_to_the_32(make_rig: MakeRig) -> None:
     rig.announce(0b11)
     rig.submit(C(0, [2**31 - 1, -(2**31), -1]), C(1, [1, -1, 1]))
     assert rig.poll()[0].values == [-(2**31), 2**31 - 1, 0]
+
+
+def test_sum_in_f32_is_that_of_ieee_754_in_the_order_of_arrival(make_rig: MakeRig) -> None:
+    rig = make_rig(number_format=1)
+    rig.announce(0b111)
+    large, one, less = (np.full(3, number, np.float32).view(np.int32).tolist() for number in (1e8, 1, -1e8))
+    rig.submit(C(0, large), C(1, one), C(2, less))  # the 1 is lost in 1e8
+    rig.submit(C(0, large, chunk=1), C(2, less, chunk=1), C(1, one, chunk=1))
+    sums = [np.array(result.values, np.int32).view(np.float32).tolist() for result in rig.poll()]
+    assert sums == [[0, 0, 0], [1, 1, 1]]
 
 
 def test_highest_contributor_is_63(make_rig: MakeRig) -> None:
@@ -278,6 +289,27 @@ def test_newcomer_bypasses_an_index_set_without_a_free_way(make_rig: MakeRig) ->
     assert rig.engine.stats().slots_in_use == 16
 
 
+def test_newcomer_that_finds_no_way_is_not_remembered(make_rig: MakeRig) -> None:
+    rig = make_rig(slots=1, index_entries=16)
+    rig.announce(0b1)
+    rig.submit(*[C(0, [1, 1, 1], chunk=chunk) for chunk in range(16)])
+    rig.poll()
+    end = DEADLINE_NS + REORDERING_NS
+    assert rig.submit(C(0, [1, 1, 1], chunk=16), now_ns=end - 1) == [Verdict.BYPASSED_COLLISION]
+    assert rig.submit(C(0, [1, 1, 1], chunk=16), now_ns=end - 1) == [Verdict.BYPASSED_COLLISION], "no duplicate"
+    assert rig.submit(C(0, [1, 1, 1], chunk=16), now_ns=end) == [ADDED]
+    assert (rig.counters().bypassed_index, rig.counters().duplicate) == (2, 0)
+
+
+def test_newcomer_that_finds_no_slot_is_remembered_for_deadline_and_reordering(make_rig: MakeRig) -> None:
+    rig = make_rig(slots=1)
+    rig.announce(0b111)
+    rig.submit(C(0, [1, 1, 1], chunk=0), C(0, [5, 5, 5], chunk=1))
+    end = DEADLINE_NS + REORDERING_NS
+    assert rig.submit(C(0, [5, 5, 5], chunk=1), now_ns=end - 1) == [DUPLICATE]
+    assert rig.submit(C(0, [5, 5, 5], chunk=1), now_ns=end) == [Verdict.BYPASSED_COLLISION], "it is new again"
+
+
 def test_tombstones_hold_index_ways_until_they_end(make_rig: MakeRig) -> None:
     rig = make_rig(slots=1, index_entries=16)
     rig.announce(0b1)
@@ -297,6 +329,23 @@ def test_evict_old_sends_the_oldest_sum_and_takes_its_slot(make_rig: MakeRig) ->
     assert rig.poll(now_ns=2) == [Result(0, Reason.COLLISION, 0b1, [1, 1, 1])]
     assert rig.counters().collision == 1
     assert rig.engine.stats().high_water_slots == 2
+
+
+def test_evict_old_takes_the_slot_that_is_nearest_to_its_deadline(make_rig: MakeRig) -> None:
+    rig = make_rig(slots=3, collision_policy="evict-old")
+    rig.announce(0b111)
+    rig.announce(0b111, round_number=1, deadline_ns=100)
+    rig.submit(C(0, [1, 1, 1], chunk=0), now_ns=0)
+    rig.submit(C(0, [2, 2, 2], chunk=1), now_ns=50)
+    rig.submit(C(0, [3, 3, 3], chunk=2, round=1), now_ns=60)
+    rig.submit(C(0, [4, 4, 4], chunk=3), now_ns=70)
+    assert rig.poll(now_ns=70) == [Result(2, Reason.COLLISION, 0b1, [3, 3, 3], round=1)], "not the one opened first"
+    rig.submit(C(0, [5, 5, 5], chunk=4), now_ns=70)
+    assert [result.chunk for result in rig.poll(now_ns=70)] == [0]
+    rig.submit(C(0, [6, 6, 6], chunk=5), now_ns=70)
+    rig.submit(C(0, [7, 7, 7], chunk=6), now_ns=70)
+    # Chunk 4 is in slot 0 and chunk 3 in slot 2; their deadlines are equal.
+    assert [result.chunk for result in rig.poll(now_ns=70)] == [1, 4]
 
 
 def test_source_takes_no_more_slots_than_its_share(make_rig: MakeRig) -> None:
@@ -402,6 +451,16 @@ def test_flush_ends_open_slots_now(make_rig: MakeRig) -> None:
     ]
 
 
+def test_flush_leaves_earlier_deadlines_as_they_are(make_rig: MakeRig) -> None:
+    rig = make_rig()
+    rig.announce(0b11)
+    rig.announce(0b11, round_number=1, deadline_ns=10)
+    rig.submit(C(0, [1, 1, 1], chunk=0), C(0, [1, 1, 1], chunk=1, round=1))
+    rig.engine.flush(now_ns=20)
+    assert rig.engine.next_deadline_ns() == 10
+    assert [result.chunk for result in rig.poll(now_ns=20)] == [1, 0]
+
+
 def test_high_water_can_be_counted_anew(make_rig: MakeRig) -> None:
     rig = make_rig()
     rig.announce(0b11)
@@ -472,6 +531,18 @@ def test_open_refuses_what_the_engine_cannot_do(make_rig: MakeRig, fields: dict[
 def test_unknown_engine_names_the_known() -> None:
     with pytest.raises(EngineError, match=r"engine 'fpga9' is unknown; there are: .*numpy"):
         make_engine("fpga9")
+
+
+def test_package_that_cannot_be_loaded_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    about = tmp_path / "mine-1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Name: mine\nVersion: 1\n")
+    (about / "entry_points.txt").write_text("[testbed.engines]\ngone = no_such_module:Engine\nless = json:Engine\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(EngineError, match=r"engine gone: its package cannot be loaded: .*no_such_module"):
+        make_engine("gone")
+    with pytest.raises(EngineError, match=r"engine less: its package cannot be loaded: .*'Engine'"):
+        make_engine("less")
 
 
 def test_index_hash_is_fixed_and_spreads_neighbouring_chunks() -> None:
