@@ -3,12 +3,14 @@
     python -m agents.ring --control-fd N
 
 Runs on the island's host. `setup` tells it its place in the ring, and `join` has it connect; after `go` it trains and
-all-reduces its parameters, step by step, and answers `done` with the times of every step.
+all-reduces its parameters, step by step, and answers `done` with the times of every step, and with what the model is
+worth in between if it was asked for (`evaluate_every`).
 """
 
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -19,15 +21,16 @@ from agents.workloads.interface import Setting, Trainer
 from aggregator.wire.control import Channel, Message, process_main
 
 
-def _train(trainer: Trainer, ring: Ring, message: Message) -> dict[str, list[int]]:
-    """Train `steps` steps; returns the nanoseconds of each: in all, and in the exchange."""
+def _train(trainer: Trainer, ring: Ring, message: Message) -> dict[str, Any]:
+    """Train `steps` steps; returns the ns of each, in all and in the exchange, and evaluations by the steps done."""
     own = trainer.parameters()
     # What a round of the other schedules carries: the parameters, and padding up to the payload.
     payload = np.zeros(message["values"], np.float32)
     steps: list[int] = []
     exchanges: list[int] = []
-    ring.all_reduce(np.zeros(message["world_size"], np.float32))  # a barrier: all begin at the same time
-    began_ns = time.monotonic_ns()
+    every = message["evaluate_every"]
+    curve = {0: trainer.evaluate()} if every else {}
+    began_ns = _all_begin(ring, message)
     for step in range(message["steps"]):
         trainer.train(step)
         time.sleep(max(began_ns + message["step_ns"] - time.monotonic_ns(), 0) / 1e9)
@@ -40,7 +43,16 @@ def _train(trainer: Trainer, ring: Ring, message: Message) -> dict[str, list[int
         steps.append(ended_ns - began_ns)
         exchanges.append(ended_ns - exchange_ns)
         began_ns = ended_ns
-    return {"steps_ns": steps, "exchanges_ns": exchanges}
+        if every and (step + 1) % every == 0:
+            curve[step + 1] = trainer.evaluate()
+            began_ns = _all_begin(ring, message)
+    return {"steps_ns": steps, "exchanges_ns": exchanges, "curve": curve}
+
+
+def _all_begin(ring: Ring, message: Message) -> int:
+    """Wait until all are here, so that they go on at the same time; returns it, in ns."""
+    ring.all_reduce(np.zeros(message["world_size"], np.float32))
+    return time.monotonic_ns()
 
 
 def _serve(channel: Channel) -> None:

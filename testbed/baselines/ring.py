@@ -31,6 +31,7 @@ from testbed.run.machine import check_machine
 from testbed.run.nursery import Nursery
 from testbed.run.opening import choose_run_directory
 from testbed.run.processes import ANSWER_TIMEOUT_S, TRAINING_TIMEOUT_S, Fleet
+from testbed.run.rounds import Counters
 from testbed.run.rundir import RunDirectory, check_run_directory, make_run_directory
 from testbed.run.settings import RunSettings
 from testbed.run.state import RunState, marked_run
@@ -45,8 +46,11 @@ _MODULE = "agents.ring"
 _TCP = {"ipv4.tcp_slow_start_after_idle": "0"}
 
 
-def run_ring(settings: RunSettings, console: Console) -> dict[str, Any]:
+def run_ring(settings: RunSettings, console: Console, evaluate_every: int = 0) -> dict[str, Any]:
     """Train `settings.rounds` steps by the ring that `settings.policy` names; returns what was predicted and measured.
+
+    `evaluate_every`: also measure the models at the start and after each so many steps (`curve`: by the steps done, of
+    each island), which no step's time includes.
 
     Raises TestbedError or PlanError for bad input or an unfit machine, before anything is changed; RunFailed.
     """
@@ -77,7 +81,7 @@ def run_ring(settings: RunSettings, console: Console) -> dict[str, Any]:
             raise RunFailed(f"link {wrong[0].link}: {'; '.join(wrong[0].wrong)}; testbed verify measures them all")
         fleet = Fleet(run_dir.logs)
         undo.callback(fleet.stop)
-        report = _train(fleet, nursery, network, ring, settings, state, run_dir)
+        report = _train(fleet, nursery, network, ring, settings, state, run_dir, evaluate_every)
         summary = {
             "baseline": settings.policy,
             "topology": topology.name,
@@ -113,6 +117,7 @@ def _train(
     settings: RunSettings,
     state: RunState,
     run_dir: RunDirectory,
+    evaluate_every: int,
 ) -> dict[str, Any]:
     topology: Topology = network.topology
     values = frame_payload(settings.scale.size_bytes(settings.payload_gb)).values
@@ -149,17 +154,41 @@ def _train(
     dilation = settings.scale.time_dilation
     fleet.send(members, "join")
     fleet.gather(members, "joined", ANSWER_TIMEOUT_S * dilation)
-    began = time.monotonic()
-    fleet.send(members, "go", steps=settings.rounds, step_ns=settings.scale.emulated_ns(settings.training.step_ms))
+    began, before = time.monotonic(), network.links.counters()
+    fleet.send(
+        members,
+        "go",
+        steps=settings.rounds,
+        step_ns=settings.scale.emulated_ns(settings.training.step_ms),
+        evaluate_every=evaluate_every,
+    )
     done = fleet.gather(members, "done", TRAINING_TIMEOUT_S * dilation)
+    after = network.links.counters()
     run_dir.event("trained", seconds=time.monotonic() - began, times={each.island: done[each] for each in members})
     fleet.send(members, "evaluate")
     evaluated = fleet.gather(members, "evaluated", TRAINING_TIMEOUT_S)
-    evaluations = {
-        member.island: {name: value for name, value in message.items() if name != "type"}
-        for member, message in evaluated.items()
+    return {
+        "measured": {
+            **measured(list(done.values()), settings),
+            "core_gb_per_step": settings.scale.full_size_gb(core_bytes(topology, before, after)) / settings.rounds,
+            "dropped_frames": sum(now.dropped_queue - before[ends].dropped_queue for ends, now in after.items()),
+        },
+        "evaluations": {member.island: _values(message) for member, message in evaluated.items()},
+        "curve": {
+            steps: {member.island: message["curve"][steps] for member, message in done.items()}
+            for steps in done[members[0]]["curve"]
+        },
     }
-    return {"measured": measured(list(done.values()), settings), "evaluations": evaluations}
+
+
+def _values(message: Mapping[str, Any]) -> dict[str, float]:
+    return {name: value for name, value in message.items() if name != "type"}
+
+
+def core_bytes(topology: Topology, before: Counters, after: Counters) -> int:
+    """On-wire bytes that all core links together took in between two readings of the counters."""
+    core = {link.id for link in topology.links}
+    return sum(after[ends].bytes_in - before[ends].bytes_in for ends in core)
 
 
 def measured(reports: Sequence[Mapping[str, Any]], settings: RunSettings) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ from rich.table import Table
 
 from testbed.commands.arguments import HelpFormatter, number, whole_number
 from testbed.paper.command import compare
-from testbed.paper.row import Row, Value
+from testbed.paper.outcome import Attempt
+from testbed.paper.record import Record
+from testbed.paper.row import Value
 from testbed.run.settings import RunSettings
 from testbed.scale import Scale
 
@@ -41,31 +44,46 @@ def add_parser(commands: Any) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     progress = Console(stderr=True, highlight=False, soft_wrap=True)
-    document, rows = compare(arguments, progress)
+    record = compare(arguments, progress)
+    document = record.document()
     if arguments.json:
         print(json.dumps(document, indent=2))
     else:
-        _print(Console(highlight=False), rows)
-        for statement in document["statements"]:
-            print(statement)
-    return 0 if all(row.ok for row in rows) else 1
+        _print(Console(highlight=False, soft_wrap=True), record, document)
+    return 0 if record.ok else 1
 
 
-def _print(console: Console, rows: list[Row]) -> None:
-    table = Table(title="published, planned and measured (f: fitted)", title_justify="left")
+def _print(console: Console, record: Record, document: Mapping[str, Any]) -> None:
+    table = Table(title="published, planned and measured (f: fitted, !: not within bounds)", title_justify="left")
     table.add_column("quantity")
     for heading in ("published", "planned", "measured", "deviation"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for row in rows:
+    for row in record.rows:
         deviation = row.deviation
         table.add_row(
             row.quantity,
             _text(row.published) + (" f" if row.fitted and row.published is not None else ""),
             _text(row.planned),
             _text(row.measured),
-            "" if deviation is None else f"{deviation:+.1%}",
+            ("" if deviation is None else f"{deviation:+.1%}") + ("" if row.ok else " !"),
         )
     console.print(table)
+    for key, outcome in record.outcomes.items():
+        if len(outcome.attempts) > 1:
+            told = "; ".join(_attempt(attempt) for attempt in outcome.attempts)
+            console.print(f"{key}: done {len(outcome.attempts)} times: {told}")
+    for what, trouble in document["not_run"].items():
+        console.print(f"{'FAILED: ' if what in record.failures else ''}{what}: {trouble}")
+    for statement in document["statements"]:
+        console.print(statement)
+    console.print(f"results in {document['run_dir']}")
+
+
+def _attempt(attempt: Attempt) -> str:
+    what = attempt.trouble or (
+        f"{attempt.deviation or 0.0:.1%} off, {attempt.untrusted_rounds} of {attempt.rounds} rounds not trustworthy"
+    )
+    return f"time dilation {attempt.time_dilation:g}: {what}"
 
 
 def _text(value: Value) -> str:

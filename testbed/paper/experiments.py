@@ -1,35 +1,45 @@
-"""The runs behind the comparison: which there are, and doing them one after the other."""
+"""The runs behind the comparison: which there are, and doing one of them."""
 
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
+from scheduler.errors import SchedulerError, SolverError
 from testbed.baselines.ring import run_ring
 from testbed.errors import RunFailed, TestbedError
+from testbed.links.interface import LinkError
+from testbed.multicast.interface import MulticastError
+from testbed.paper.outcome import Attempt, Outcome, Summary
 from testbed.run.experiment import run_experiment
 from testbed.run.settings import RunSettings, TrainingSettings
 from testbed.scale import Scale
 
+TROUBLES = (TestbedError, SchedulerError, SolverError, RunFailed, LinkError, MulticastError, OSError)
+"""What an experiment can come to grief by, and the others go on."""
+
 MEMORIES_GB = (0.0, 32.0)
+ABLATION = (("multicast", "edge"), ("multicast", "host"), ("unicast", "edge"), ("unicast", "host"))
 SEARCH = "search"
 OVERLAPPED = "overlapped training"
 RING = "ring all-reduce, plain TCP"
 GLOO_RING = "ring all-reduce, Gloo"
+STEP_MS = TrainingSettings().step_ms
 MOST_DEVIATION = 0.05
-_ATTEMPTS = 2
+
+# Times are dilated twice as much at each: a machine that was too slow for an experiment has twice the time for it.
+_ATTEMPTS = 3
 
 # Rounds of a run: whole passes, some for a median; a pass of `pairs` has nine rounds.
 _ROUNDS = {"all-to-all": 6, "triangles": 8, "pairs": 18, "regional": 6, SEARCH: 9}
+_ABLATION_ROUNDS = 4
 _OVERLAPPED_ROUNDS = 16
 # Nine islands that train without a pause, and their network, are much for two cores.
 _LIGHT_WORKLOAD = "characters"
-_RING_STEPS = 10
-
-Summary = Mapping[str, Any]
+_RING_STEPS = 14
 
 
 @dataclass(frozen=True)
@@ -41,27 +51,16 @@ class Experiment:
     do: Callable[[RunSettings, Console], Summary]
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What a run gave, or why there is none."""
-
-    summary: Summary | None
-    trouble: str = ""
-
-    def measured(self, *path: str) -> Any:
-        """A figure of the summary's `measured`; None without a summary."""
-        value: Any = None if self.summary is None else self.summary["measured"]
-        for name in path:
-            value = None if value is None else value[name]
-        return value
-
-
 def schedule_key(policy: str, memory_gb: float, multicast: str = "multicast", aggregation: str = "edge") -> str:
     return f"{policy}, {memory_gb:g} GB, {multicast}, {aggregation}"
 
 
+def file_name(text: str) -> str:
+    return "".join(character if character.isalnum() or character in "-." else "-" for character in text)
+
+
 def experiments(scale: Scale, links: str, seed: int) -> list[Experiment]:
-    """All runs, the shortest rounds' times first: what they measure does not depend on the order."""
+    """All runs; what they measure does not depend on the order."""
     untimed = TrainingSettings(step_ms=0.0)
     common = RunSettings(workload="synthetic", training=untimed, scale=scale, links=links, seed=seed)
     found = [
@@ -75,11 +74,17 @@ def experiments(scale: Scale, links: str, seed: int) -> list[Experiment]:
     ]
     found += [
         Experiment(
-            schedule_key("all-to-all", 32.0, "unicast" if multicast == "unicast" else "multicast", aggregation),
-            replace(common, multicast=multicast, aggregation=aggregation, rounds=4),
+            schedule_key("all-to-all", 32.0, multicast, aggregation),
+            replace(
+                common,
+                multicast="unicast" if multicast == "unicast" else "auto",
+                aggregation=aggregation,
+                rounds=_ABLATION_ROUNDS,
+            ),
             run_experiment,
         )
-        for multicast, aggregation in (("auto", "host"), ("unicast", "edge"), ("unicast", "host"))
+        for multicast, aggregation in ABLATION
+        if (multicast, aggregation) != ("multicast", "edge")  # all-to-all, above
     ]
     overlapped = TrainingSettings(overlap=True)
     settings = replace(
@@ -98,32 +103,60 @@ def experiments(scale: Scale, links: str, seed: int) -> list[Experiment]:
 
 
 def carry_out(experiment: Experiment, directory: Path, progress: Console) -> Outcome:
-    """Do one run, again if the machine could not keep up with it; what cannot run is an outcome as well."""
+    """Do one run. What cannot run is an outcome as well, and so is a run that has failed.
+
+    It is done again, more slowly, if it has failed, or is further off its plan than allowed while this machine did not
+    keep up in every round. The first attempt that is near enough counts, else the last that gave a result.
+    """
+    attempts: list[Attempt] = []
     outcome = Outcome(None)
-    name = "".join(character if character.isalnum() or character in "-." else "-" for character in experiment.key)
-    for attempt in range(_ATTEMPTS):
-        out = directory / (name if attempt == 0 else f"{name}-again")
+    for number in range(_ATTEMPTS):
+        settings = _slower(experiment, directory, number)
+        dilation, began = settings.scale.time_dilation, time.monotonic()
         try:
-            summary = experiment.do(replace(experiment.settings, out=out), Console(quiet=True))
-        except TestbedError as error:
-            progress.print(f"{experiment.key}: {error}")
-            return Outcome(None, str(error))
-        except RunFailed as error:
-            progress.print(f"{experiment.key}: {error}")
-            outcome = Outcome(outcome.summary, str(error))
+            summary = experiment.do(settings, Console(quiet=True))
+        except TROUBLES as error:
+            if not attempts and isinstance(error, (TestbedError, SchedulerError)):
+                progress.print(f"  {error}")
+                return Outcome(None, str(error))
+            trouble = str(error)
+        else:
+            attempt = _judged(summary, dilation, time.monotonic() - began, str(settings.out))
+            note = f"with --time-dilation {dilation:g}" if number else ""
+            outcome = Outcome(summary, note=note, attempts=(*attempts, attempt))
+            attempts.append(attempt)
+            progress.print(f"  {_in_short(summary)}{_strain(attempt)}")
+            if not attempt.untrusted_rounds or (attempt.deviation or 0.0) <= MOST_DEVIATION:
+                return outcome
             continue
-        progress.print(f"{experiment.key}: {_in_short(summary)}")
-        if outcome.summary is None or _lateness(summary) < _lateness(outcome.summary):
-            outcome = Outcome(summary)
-        if _lateness(summary) <= MOST_DEVIATION:
-            break
-    return outcome
+        attempts.append(Attempt(dilation, time.monotonic() - began, str(settings.out), trouble=trouble))
+        progress.print(f"  failed: {trouble}")
+    if outcome.summary is None:
+        return Outcome(None, attempts[-1].trouble, failed=True, attempts=tuple(attempts))
+    return replace(outcome, attempts=tuple(attempts))
 
 
-def _lateness(summary: Summary) -> float:
-    """How far the median round is off its plan, as a share."""
-    ratio = summary["measured"].get("round_time_ratio")
-    return 0.0 if ratio is None else abs(float(ratio["median"]) - 1)
+def _slower(experiment: Experiment, directory: Path, attempt: int) -> RunSettings:
+    """The experiment's settings for an attempt, counted from 0, with a run directory of its own."""
+    scale = experiment.settings.scale
+    name = file_name(experiment.key)
+    return replace(
+        experiment.settings,
+        scale=replace(scale, time_dilation=scale.time_dilation * 2**attempt),
+        out=directory / (f"{name}-{attempt + 1}" if attempt else name),
+    )
+
+
+def _judged(summary: Summary, dilation: float, seconds: float, run_dir: str) -> Attempt:
+    measured = summary["measured"]
+    if "exchange_ms" in measured:
+        # TCP finds its rate by itself and has timers that nobody can dilate, so a ring is what it is.
+        return Attempt(dilation, seconds, run_dir)
+    deviation = abs(measured["round_time_ms"]["median"] / summary["predicted"]["round_time_ms"] - 1)
+    busy = summary["training"]["busy_fraction"]
+    if busy is not None:
+        deviation = max(deviation, 1 - busy)
+    return Attempt(dilation, seconds, run_dir, deviation, summary["rounds"], len(summary["untrusted_rounds"]))
 
 
 def _in_short(summary: Summary) -> str:
@@ -133,3 +166,12 @@ def _in_short(summary: Summary) -> str:
     text = f"{measured['round_time_ms']['median']:.1f} ms of {summary['predicted']['round_time_ms']:.1f}"
     busy = summary["training"]["busy_fraction"]
     return text if busy is None else f"{text}, islands trained {busy:.1%} of the time"
+
+
+def _strain(attempt: Attempt) -> str:
+    if not attempt.untrusted_rounds:
+        return ""
+    return (
+        f" (time dilation {attempt.time_dilation:g}, {attempt.untrusted_rounds} of {attempt.rounds} rounds not "
+        "trustworthy)"
+    )

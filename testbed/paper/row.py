@@ -11,7 +11,8 @@ class Row:
     """A quantity as published, as planned and as measured; None where there is no such figure.
 
     `fitted`: link delays and payload were chosen so that the planned value is the published one (or it follows from
-    such a value alone), so that their agreement shows nothing. `within`: the deviation that is allowed.
+    such a value alone), so that their agreement shows nothing. `within`: the deviation that is allowed. `failure`: why
+    it was not measured, although it should have been.
     """
 
     quantity: str
@@ -21,10 +22,13 @@ class Row:
     fitted: bool = False
     note: str = ""
     within: float | None = None
+    failure: str = ""
 
     @property
     def ok(self) -> bool:
         """Whether what was planned is what was measured, as far as that is asked."""
+        if self.failure:
+            return False
         if isinstance(self.planned, bool):
             return self.planned == self.measured
         if self.within is None or self.planned is None:
@@ -50,4 +54,5 @@ class Row:
             "fitted": self.fitted,
             "ok": self.ok,
             "note": self.note,
+            "failure": self.failure,
         }

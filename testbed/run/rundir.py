@@ -116,13 +116,7 @@ class RunDirectory:
 
     def give_to_caller(self) -> None:
         """Make the files belong to the user who called sudo."""
-        if "SUDO_UID" not in os.environ:
-            return
-        owner = int(os.environ["SUDO_UID"]), int(os.environ.get("SUDO_GID", "-1"))
-        for path in (self.path, *self.path.rglob("*")):
-            os.chown(path, *owner, follow_symlinks=False)
-        if self.path.parent.name == "runs" and self.path.parent.stat().st_uid == 0:
-            os.chown(self.path.parent, *owner)
+        give_to_caller(self.path)
 
     def _write_json(self, name: str, content: dict[str, Any]) -> None:
         unfinished = self.path / f".{name}"
@@ -153,6 +147,17 @@ class RunDirectory:
             raise RunFailed(
                 f"run directory {self.path}: {error.strerror}; it holds whole what was written before"
             ) from error
+
+
+def give_to_caller(directory: Path) -> None:
+    """Make a directory of ours, and the `runs` that it may be in, belong to the user who called sudo."""
+    if "SUDO_UID" not in os.environ:
+        return
+    owner = int(os.environ["SUDO_UID"]), int(os.environ.get("SUDO_GID", "-1"))
+    for path in (directory, *directory.rglob("*")):
+        os.chown(path, *owner, follow_symlinks=False)
+    if directory.parent.name == "runs" and directory.parent.stat().st_uid == 0:
+        os.chown(directory.parent, *owner)
 
 
 def _csv(rows: Sequence[Sequence[Any]]) -> str:

@@ -1,62 +1,48 @@
-"""The comparison: which figures are published and fitted, what is asked of the measured ones, and the curves."""
+"""The comparison: which figures are published and fitted, what is asked of the measured ones, and what is kept."""
 
+import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
-import testbed.paper.training
-from agents.pinned import ENVIRONMENT
-from testbed.paper.comparison import rows
-from testbed.paper.experiments import GLOO_RING, RING, Experiment, Outcome, carry_out, experiments, schedule_key
+from testbed.errors import RunFailed, TestbedError
+from testbed.paper.comparison import Planned, rows
+from testbed.paper.experiments import GLOO_RING, OVERLAPPED, RING, Experiment, carry_out, experiments, schedule_key
+from testbed.paper.outcome import Outcome
+from testbed.paper.record import Record
 from testbed.paper.row import Row
-from testbed.paper.training import TRAINED_S, Curve, curves, methods, statements
-from testbed.run.frames import frame_payload
+from testbed.run.settings import RunSettings
 from testbed.scale import Scale
-from testbed.topology.load import load_topology
+from tests.unit.testbed.measured import summary_of
 
-NINE = load_topology("nine-city")
-
-
-def summary_of(time_ms: float, lifetime: float | None, cliques: Any = ((("nyc", "chi"),),)) -> dict[str, Any]:
-    return {
-        "predicted": {"round_time_ms": 400.0, "mean_divergence_lifetime_rounds": 1.8, "objective_ms": 920.0},
-        "measured": {
-            "round_time_ms": {"median": time_ms},
-            "round_time_ratio": {"median": 1.0},
-            "mean_divergence_lifetime_rounds": lifetime,
-        },
-        "training": {"steps_per_s": 4.9, "busy_fraction": 0.98},
-        "memory": {"measured_peak_gb": 0.43},
-        "multicast": {"core_bytes": 30_000_000},
-        "rounds": 2,
-        "rate_scale": 1e-3,
-        "cliques": cliques,
-    }
+QUIET = Console(quiet=True)
+EXPERIMENTS = experiments(Scale(), "auto", 1)
 
 
 @pytest.fixture(scope="module")
-def outcomes() -> dict[str, Outcome]:
+def outcomes(planned: Planned) -> dict[str, Outcome]:
     """As if every run had taken what was planned, but one round time that is 6 % off."""
-    found = {experiment.key: Outcome(summary_of(400.0, 1.8)) for experiment in experiments(Scale(), "auto", 1)}
-    everyone = (tuple(NINE.island_ids),)
-    for key, time_ms, lifetime in (
-        (schedule_key("all-to-all", 32.0), 680.0, 1.0),
-        (schedule_key("triangles", 0.0), 570.0, 1.75),
-        (schedule_key("triangles", 32.0), 532.0 * 1.06, 1.75),
-    ):
-        found[key] = Outcome(summary_of(time_ms, lifetime, (everyone,)))
+    found = {experiment.key: Outcome(summary_of(400.0, 1.8)) for experiment in EXPERIMENTS}
+    for (policy, memory_gb), schedule in planned.schedules.items():
+        lifetime = None if policy == "regional" else schedule.mean_divergence_lifetime_rounds
+        found[schedule_key(policy, memory_gb)] = Outcome(summary_of(schedule.round_time_ms * 1.01, lifetime))
+    for key, schedule in planned.exchanges.items():
+        found[key] = Outcome(summary_of(schedule.round_time_ms * 1.01, 1.0))
+    found[schedule_key("triangles", 32.0)] = Outcome(summary_of(532.0 * 1.06, 1.75))
     found[schedule_key("all-to-all", 0.0)] = Outcome(None, "policy all-to-all cannot run with 0 GB")
-    times = {"exchange_ms": {"median": 850.0, "mean": 810.0}, "step_ms": 1010.0}
+    times = {"exchange_ms": {"median": 850.0, "mean": 810.0}, "step_ms": 1010.0, "dropped_frames": 7}
     reduced = {**times, "idle_fraction": 0.8, "steps_per_s": 0.99}
     found[RING] = found[GLOO_RING] = Outcome({"measured": reduced})
     return found
 
 
 @pytest.fixture(scope="module")
-def compared(outcomes: dict[str, Outcome]) -> list[Row]:
-    return rows(NINE, outcomes)
+def compared(planned: Planned, outcomes: dict[str, Outcome]) -> list[Row]:
+    return rows(planned, outcomes)
 
 
 def test_only_known_figures_are_published_and_only_fitted_ones_are_called_so(compared: list[Row]) -> None:
@@ -89,6 +75,7 @@ def test_planned_figures_are_those_of_the_reference(compared: list[Row]) -> None
         "regional at 32 GB: divergence lifetime A, rounds": None,
         "all-to-all: memory from which it is less stale than triangles without memory, GB": 0.2725,
         "all-to-all: memory from which its round takes no longer than with 32 GB, GB": 0.4127,
+        "synchronous SGD, multicast, summed at the host: exchange, ms": 1214.5,
         "synchronous SGD, unicast, summed at the host: exchange, ms": 1487.8,
         "ring all-reduce: exchange, ms": 802.64,
         "ring all-reduce: exchange if every step waits for all, ms": 1712.64,
@@ -100,79 +87,148 @@ def test_planned_figures_are_those_of_the_reference(compared: list[Row]) -> None
 
 def test_a_measured_time_that_is_off_fails_the_comparison(compared: list[Row]) -> None:
     wrong = {row.quantity: row for row in compared if not row.ok}
+    assert set(wrong) == {"triangles at 32 GB: round time T, ms"}
     late = wrong["triangles at 32 GB: round time T, ms"]
     assert late.deviation == pytest.approx(0.06, rel=0.01)
-    assert "triangles at 0 GB: round time T, ms" not in wrong
-    assert "all-to-all at 0 GB: feasible" not in wrong
     assert not Row("feasible", planned=True, measured=False).ok
     assert not Row("time", planned=1.0, measured=None, within=0.05).ok
+    assert not Row("lifetime", planned=None, measured=None, failure="links failed").ok
 
 
-def test_a_run_that_was_late_is_done_again_and_what_cannot_run_is_said(tmp_path: Any) -> None:
-    from rich.console import Console  # noqa: PLC0415
+def test_every_measured_row_is_bounded_where_a_plan_is_to_hold(compared: list[Row]) -> None:
+    bounds = {row.quantity: row.within for row in compared if row.within is not None}
+    assert {within for name, within in bounds.items() if name.endswith(("T, ms", "exchange, ms"))} == {0.05}
+    assert {within for name, within in bounds.items() if name.endswith("A, rounds")} == {0.01}
+    # Eight feasible schedules less one, the two that the search found, four exchanges, and the time that islands train.
+    assert len(bounds) == 2 * (7 + 2) + 4 + 1
 
-    quiet = Console(quiet=True)
-    ratios = iter([1.2, 1.01])
 
-    def late_at_first(settings: Any, _console: Console) -> dict[str, Any]:
-        summary = summary_of(500.0, 1.0)
-        summary["measured"]["round_time_ratio"] = {"median": next(ratios)}
-        return summary
+def test_a_failed_run_fails_the_rows_that_need_it_and_no_others(
+    planned: Planned, outcomes: dict[str, Outcome], compared: list[Row]
+) -> None:
+    for key, lines in (
+        (schedule_key("pairs", 0.0), 4),
+        (schedule_key("search", 32.0), 3),
+        (schedule_key("all-to-all", 32.0, "unicast", "host"), 2),
+        (RING, 3),
+        (GLOO_RING, 2),
+        (OVERLAPPED, 2),
+    ):
+        failed = rows(planned, {**outcomes, key: Outcome(None, "an edge ended", failed=True)})
+        assert [row.quantity for row in failed] == [row.quantity for row in compared]
+        wrong = [row for row in failed if row.failure]
+        assert len(wrong) == lines, key
+        assert {(row.ok, row.measured, row.failure) for row in wrong} == {(False, None, "an edge ended")}
+    assert {row.ok for row in rows(planned, {**outcomes, GLOO_RING: Outcome(None, "needs PyTorch")})[-8:]} == {True}
 
-    experiment = experiments(Scale(), "auto", 1)[0]
-    outcome = carry_out(Experiment("late", experiment.settings, late_at_first), tmp_path, quiet)
-    assert outcome.measured("round_time_ratio", "median") == 1.01
-    assert next(ratios, None) is None
 
-    impossible = next(each for each in experiments(Scale(), "auto", 1) if each.key == schedule_key("all-to-all", 0.0))
-    outcome = carry_out(impossible, tmp_path, quiet)
-    assert outcome.summary is None
+def attempt_at(settings: RunSettings, figures: Any, dilations: list[float]) -> dict[str, Any]:
+    """A run whose times and untrusted rounds are the next of `figures`, or that fails with the next of them."""
+    dilations.append(settings.scale.time_dilation)
+    figure = next(figures)
+    if isinstance(figure, Exception):
+        raise figure
+    time_ms, untrusted = figure
+    summary = summary_of(time_ms, 1.0)
+    summary["untrusted_rounds"] = [{"round": number, "reasons": ["late"]} for number in range(untrusted)]
+    return summary
+
+
+@pytest.mark.parametrize(
+    ("figures", "dilations", "measured"),
+    [
+        ([(410.0, 6)], [1.5], 410.0),  # near enough
+        ([(500.0, 0)], [1.5], 500.0),  # off, and no fault of the machine: so it is
+        ([(500.0, 6), (405.0, 2)], [1.5, 3.0], 405.0),
+        ([(500.0, 6), RunFailed("an edge ended"), (430.0, 6)], [1.5, 3.0, 6.0], 430.0),
+        ([RunFailed("an edge ended"), (405.0, 2)], [1.5, 3.0], 405.0),
+        ([(500.0, 6), (450.0, 6), RunFailed("an edge ended")], [1.5, 3.0, 6.0], 450.0),
+    ],
+)
+def test_a_run_that_the_machine_was_too_slow_for_is_done_again_more_slowly(
+    figures: list[Any], dilations: list[float], measured: float, tmp_path: Path
+) -> None:
+    left, done = iter(figures), list[float]()
+    settings = RunSettings(scale=Scale(time_dilation=1.5))
+    experiment = Experiment("late", settings, lambda given, _console: attempt_at(given, left, done))
+    outcome = carry_out(experiment, tmp_path, QUIET)
+    assert next(left, None) is None
+    assert done == dilations
+    assert outcome.measured("round_time_ms", "median") == measured
+    assert [attempt.time_dilation for attempt in outcome.attempts] == dilations
+    assert [attempt.trouble for attempt in outcome.attempts].count("an edge ended") == sum(
+        isinstance(figure, Exception) for figure in figures
+    )
+    assert not outcome.failed
+
+
+def test_what_fails_three_times_has_failed_and_what_cannot_run_is_refused(tmp_path: Path) -> None:
+    left, done = iter([RunFailed("no"), OSError("disk full"), RunFailed("an edge ended")]), list[float]()
+    experiment = Experiment("never", RunSettings(), lambda given, _console: attempt_at(given, left, done))
+    outcome = carry_out(experiment, tmp_path, QUIET)
+    assert (outcome.summary, outcome.failure, len(outcome.attempts)) == (None, "an edge ended", 3)
+
+    refused = iter([TestbedError("needs PyTorch")])
+    experiment = Experiment("gloo", RunSettings(), lambda given, _console: attempt_at(given, refused, done))
+    outcome = carry_out(experiment, tmp_path, QUIET)
+    assert (outcome.failed, outcome.trouble, outcome.attempts) == (False, "needs PyTorch", ())
+
+    impossible = next(each for each in EXPERIMENTS if each.key == schedule_key("all-to-all", 0.0))
+    outcome = carry_out(impossible, tmp_path, QUIET)
+    assert (outcome.summary, outcome.failed) == (None, False)
     assert "cannot run with 0 GB" in outcome.trouble
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_plot_without_curves_is_refused() -> None:
-    command = [sys.executable, "-P", "-m", "testbed", "paper", "--plot", "curves.png"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stderr) == (2, "testbed: --plot draws the curves of --training: give both\n")
+def test_overlapped_islands_that_wait_are_a_reason_to_do_it_again(tmp_path: Path) -> None:
+    busy = iter([0.9, 0.99])
+
+    def run(_settings: RunSettings, _console: Console) -> dict[str, Any]:
+        summary = summary_of(401.0, 1.0)
+        summary["training"] = {"busy_fraction": next(busy), "steps_per_s": 4.9}
+        summary["untrusted_rounds"] = [{"round": 0, "reasons": ["late"]}]
+        return summary
+
+    outcome = carry_out(Experiment("overlapped", RunSettings(), run), tmp_path, QUIET)
+    assert outcome.note == "with --time-dilation 2"
+    assert [attempt.deviation for attempt in outcome.attempts] == [pytest.approx(0.1), pytest.approx(0.01)]
 
 
-def test_curves_of_every_method_share_seed_and_start(
-    outcomes: dict[str, Outcome], monkeypatch: pytest.MonkeyPatch
+def test_what_has_been_measured_is_on_disk_before_the_next_run(
+    planned: Planned, outcomes: dict[str, Outcome], tmp_path: Path
 ) -> None:
-    for name, value in ENVIRONMENT.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(testbed.paper.training, "TRAINED_S", 2.1)
-    found = methods(NINE, outcomes, 200.0)
-    assert [method.name for method in found] == [
-        "all-to-all, overlapped",
-        "synchronous, multicast",
-        "triangles, overlapped",
-        "pairs, overlapped",
-        "regional, overlapped",
-        "synchronous, ring all-reduce",
-        "islands alone",
-        "one ideal machine",
-    ]
-    overlapped, synchronous = found[0], found[1]
-    assert (overlapped.round_s, overlapped.steps) == (0.68, [3, 3, 4])
-    assert (overlapped.round_gb, synchronous.round_s) == (pytest.approx(15.0), pytest.approx(0.88))
-    drawn = curves(NINE, frame_payload(1_692_000), [synchronous, found[6]], "digits", 3)
-    assert [curve.method for curve in drawn] == ["synchronous, multicast", "islands alone"]
-    assert drawn[0].points[0]["loss"] == drawn[1].points[0]["loss"]
-    assert [point["rounds"] for point in drawn[0].points] == [0, 1, 2]
-    assert drawn[0].points[-1]["worst_loss"] < drawn[0].points[0]["worst_loss"]
-    assert drawn[0].points[-1]["worst_loss"] < drawn[1].points[2]["worst_loss"]
+    record = Record(tmp_path, "nine-city", planned)
+    key = schedule_key("triangles", 0.0)
+    record.outcome(key, outcomes[key])
+    kept = json.loads((tmp_path / "paper.json").read_text(encoding="utf-8"))
+    measured = {row["quantity"]: (row["measured"], row["ok"]) for row in kept["rows"]}
+    assert measured["triangles at 0 GB: round time T, ms"] == (pytest.approx(570.7, rel=1e-3), True)
+    assert measured["pairs at 0 GB: round time T, ms"] == (None, False)
+    assert (kept["complete"], kept["ok"], [run["run"] for run in kept["runs"]]) == (False, False, [key])
+
+    for other, outcome in outcomes.items():
+        record.outcome(other, outcome)
+    record.outcome(schedule_key("triangles", 32.0), Outcome(summary_of(532.0, 1.75)))
+    assert not record.ok
+    record.finish()
+    assert record.ok
+    record.fail("training digits", "the disk is full")
+    kept = json.loads((tmp_path / "paper.json").read_text(encoding="utf-8"))
+    assert (kept["complete"], kept["ok"]) == (True, False)
+    assert kept["not_run"]["training digits"] == "the disk is full"
+    assert [path.name for path in tmp_path.iterdir()] == ["paper.json"]
 
 
-def test_statements_say_what_contradicts_the_claim_as_well() -> None:
-    def curve(method: str, *points: tuple[float, float]) -> Curve:
-        return Curve("digits", method, [{"seconds": at, "worst_loss": loss} for at, loss in points])
-
-    ring = curve("synchronous, ring all-reduce", (0, 2.3), (TRAINED_S, 0.5))
-    told = statements(
-        [ring, curve("triangles, overlapped", (0, 2.3), (TRAINED_S / 5, 0.5)), curve("pairs, overlapped", (0, 2.3))]
-    )
-    assert told[0].startswith("digits: loss of the worst island after 20 s: synchronous, ring all-reduce 0.500")
-    assert "triangles, overlapped reaches the loss that ring all-reduce has after 20 s within 4 s, 5.0 times" in told[1]
-    assert "pairs, overlapped does not reach" in told[2]
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--plot", "curves.png"], "--plot draws the curves of --training: give both"),
+        (["--training", "--plot", "curves.doc"], "--plot curves.doc: no plot ends so; use .png, .svg or .pdf"),
+        (["--training", "--plot", "none/c.png"], "--plot none/c.png: there is no directory {}/none; make it first"),
+    ],
+)
+def test_a_plot_that_cannot_be_is_refused_before_anything_runs(options: list[str], said: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-P", "-m", "testbed", "paper", *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (2, f"testbed: {said.format(tmp_path)}\n")
+    assert list(tmp_path.iterdir()) == []
