@@ -1,6 +1,6 @@
 /* Every way of computing the checksum that this CPU has, against the plainest one; the buffers are exactly as long as what
  * is summed. Prints the ways that were tried. */
-#include "../../../../aggregator/native/crc32.c"
+#include "../../../../aggregator/wire/native/crc32.c"
 
 #include <stdbool.h>
 #include <stdio.h>
