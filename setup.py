@@ -5,7 +5,13 @@ from pathlib import Path
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
+# The wire format in C: whoever sends or receives packets builds it in.
+WIRE = "aggregator/wire/native"
 WARNINGS = ["-std=c11", "-O2", "-Wall", "-Wextra", "-Wshadow", "-Wconversion", "-Werror"]
+
+
+def files(pattern: str, *directories: str) -> list[str]:
+    return sorted(str(path) for directory in directories for path in Path(directory).glob(pattern))
 
 
 class Program(Extension):
@@ -40,35 +46,29 @@ setup(
     ext_modules=[
         Program(
             "testbed.links.delayline.delayline",
-            sources=sorted(str(path) for path in Path("testbed/links/delayline").glob("*.c")),
-            depends=sorted(str(path) for path in Path("testbed/links/delayline").glob("*.h")),
+            sources=files("*.c", "testbed/links/delayline"),
+            depends=files("*.h", "testbed/links/delayline"),
             extra_compile_args=[*WARNINGS, "-D_GNU_SOURCE"],
             libraries=["pthread", "m"],
         ),
         Program(
             "testbed.capture.recorder.recorder",
-            sources=sorted(str(path) for path in Path("testbed/capture/recorder").glob("*.c")),
-            depends=sorted(str(path) for path in Path("testbed/capture/recorder").glob("*.h")),
+            sources=files("*.c", "testbed/capture/recorder"),
+            depends=files("*.h", "testbed/capture/recorder"),
             extra_compile_args=[*WARNINGS, "-D_GNU_SOURCE"],
             libraries=["pthread"],
         ),
-        # These two are no Python modules but shared libraries, which ctypes loads.
+        # The ones with a directory of C are no Python modules but shared libraries, which ctypes loads.
         Extension(
             "aggregator.engines._native",
-            sources=sorted(str(path) for path in Path("aggregator/engines/native").glob("*.c")),
-            depends=[
-                "aggregator/engines/testbed_engine.h",
-                *sorted(str(path) for path in Path("aggregator/engines/native").glob("*.h")),
-            ],
+            sources=files("*.c", "aggregator/engines/native"),
+            depends=["aggregator/engines/testbed_engine.h", *files("*.h", "aggregator/engines/native")],
             extra_compile_args=[*WARNINGS, "-O3", "-fvisibility=hidden", "-D_GNU_SOURCE"],
         ),
         Extension(
             "aggregator._receive",
-            sources=sorted(str(path) for path in Path("aggregator/native").glob("*.c")),
-            depends=[
-                "aggregator/engines/testbed_engine.h",
-                *sorted(str(path) for path in Path("aggregator/native").glob("*.h")),
-            ],
+            sources=files("*.c", "aggregator/native", WIRE),
+            depends=["aggregator/engines/testbed_engine.h", *files("*.h", "aggregator/native", WIRE)],
             extra_compile_args=[*WARNINGS, "-O3", "-fvisibility=hidden", "-D_GNU_SOURCE"],
         ),
         Extension(

@@ -25,10 +25,11 @@ from agents.island_memory import IslandMemory
 from agents.lan import Lan
 from agents.lateness import histogram, lateness_us
 from agents.phase import Phase
-from agents.receiving import RoundReceiver, open_receiver, overflows, receive_buffer_bytes
+from agents.receiving import RoundReceiver, open_receiver
 from agents.recovery import Recovery, RepairSettings
 from agents.sending import RoundPackets, destination, frame_sizes, open_sender, probe_packet, turns_ns
 from agents.shard import Shard, make_shard
+from aggregator.wire.buffers import overflows, receive_buffer_bytes
 from aggregator.wire.control import Channel, Message, process_main
 from aggregator.wire.packet import HEADER_BYTES, PacketError, parse_packet
 from aggregator.wire.realtime import become_realtime

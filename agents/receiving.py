@@ -1,7 +1,6 @@
 """The receiving half of a data plane: a round's results and bypassed contributions, merged into the exchange area."""
 
 import socket
-import struct
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,44 +9,21 @@ from numpy.typing import NDArray
 
 from agents import float32
 from agents.shard import Shard
+from aggregator.wire.buffers import enlarge_receive_buffer
 from aggregator.wire.packet import FLAG_BYPASSED, FLAG_RETRANSMITTED, RESULT_PORT, Header, Kind, Reason
 
-_BUFFER_BYTES = 16 << 20
 _RESULT_FLAGS = (0, FLAG_RETRANSMITTED)
 # Passed on by the edge, that and repaired, or fetched.
 _CONTRIBUTION_FLAGS = (FLAG_BYPASSED, FLAG_BYPASSED | FLAG_RETRANSMITTED, FLAG_RETRANSMITTED)
-
-# Linux values that Python's socket module does not name.
-_SO_RCVBUFFORCE = 33
-_SO_MEMINFO = 55
-_MEMINFO = struct.Struct("=9I")
-_MEMINFO_DROPS = 8
 
 
 def open_receiver(address: str) -> socket.socket:
     """A non-blocking socket for what the edge sends to the host with `address`. Raises OSError."""
     receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    try:
-        receiver.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _BUFFER_BYTES)
-    except PermissionError:
-        receiver.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
+    enlarge_receive_buffer(receiver)
     receiver.bind((address, RESULT_PORT))
     receiver.setblocking(False)
     return receiver
-
-
-def receive_buffer_bytes(receiver: socket.socket) -> int:
-    """The receive buffer that the socket really has (the kernel reports twice what it grants)."""
-    return receiver.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2
-
-
-def overflows(receiver: socket.socket) -> int:
-    """Datagrams that the kernel has dropped at this socket since it was opened.
-
-    Read from SO_MEMINFO: SO_RXQ_OVFL gives the same count, but only with a later datagram, so never the last drops.
-    """
-    drops: int = _MEMINFO.unpack(receiver.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, _MEMINFO.size))[_MEMINFO_DROPS]
-    return drops
 
 
 @dataclass

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agents.shard import Shard
+from aggregator.wire.buffers import enlarge_send_buffer
 from aggregator.wire.packet import (
     CONTRIBUTION_PORT,
     HEADER_BYTES,
@@ -25,7 +26,6 @@ _PROBE_VALUES = 2
 
 # Linux values that Python's socket module does not name.
 _SO_NO_CHECK = 11
-_SO_SNDBUFFORCE = 32
 _IP_MTU_DISCOVER = 10
 _IP_PMTUDISC_DO = 2
 
@@ -33,10 +33,7 @@ _IP_PMTUDISC_DO = 2
 def open_sender(address: str, port: int = 0) -> socket.socket:
     """A socket that sends from `address`, and multicasts through the interface that has it. Raises OSError."""
     sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    try:
-        sender.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, _BUFFER_BYTES)
-    except PermissionError:
-        sender.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
+    enlarge_send_buffer(sender, _BUFFER_BYTES)
     # Packets carry a checksum of their own; a wrong one is to be counted, not dropped by the kernel.
     sender.setsockopt(socket.SOL_SOCKET, _SO_NO_CHECK, 1)
     # A frame that is too long must be an error: its fragments would be other traffic than the plan counts.

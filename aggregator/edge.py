@@ -25,6 +25,7 @@ from aggregator.repair import Repairs
 from aggregator.results import ResendSettings, ResultStreams
 from aggregator.service import EngineService
 from aggregator.wire import control
+from aggregator.wire.buffers import overflows, receive_buffer_bytes
 from aggregator.wire.realtime import become_realtime
 from aggregator.wire.tag import parse_key
 
@@ -250,7 +251,7 @@ class Edge:
         bypassed = counts.bypassed_index + counts.bypassed_source + (0 if passing else counts.bypassed_pool)
         high_water, in_use = engine.take_high_water(), engine.take_high_water()
         occupancy = self.occupancy.take(high_water, in_use, time.monotonic_ns())
-        overflows = sockets.overflows(self.socket)
+        dropped = overflows(self.socket)
         report = {
             "complete": counts.complete,
             "timeout": counts.timeout,
@@ -265,9 +266,9 @@ class Edge:
             "repair": self.account(),
             "engine_failure": self.service.failure,
             "engine_loading": loading,
-            "socket_overflows": overflows - self._counted_overflows,
+            "socket_overflows": dropped - self._counted_overflows,
         }
-        self._counted_overflows = overflows
+        self._counted_overflows = dropped
         return report
 
     def _new_refusals(self) -> dict[str, int]:
@@ -335,7 +336,7 @@ def _serve(channel: control.Channel) -> None:
     if setup is None:
         return
     edge = Edge(parse_setup(setup))
-    buffer_bytes = sockets.receive_buffer_bytes(edge.socket)
+    buffer_bytes = receive_buffer_bytes(edge.socket)
     channel.send("hello", pid=os.getpid(), realtime=become_realtime(PRIORITY), receive_buffer_bytes=buffer_bytes)
     run(edge, channel)
 

@@ -1,18 +1,14 @@
 """The edge's sockets, set up so that what the kernel drops is known."""
 
 import socket
-import struct
 
+from aggregator.wire.buffers import enlarge_receive_buffer, enlarge_send_buffer
 from aggregator.wire.packet import CONTRIBUTION_PORT, REPAIR_PORT
 
-BUFFER_BYTES = 16 << 20
 ANCILLARY_BYTES = 64
 
 # Linux values that Python's socket module does not name.
 _SO_NO_CHECK = 11
-_SO_SNDBUFFORCE = 32
-_SO_RCVBUFFORCE = 33
-_SO_MEMINFO = 55
 _IP_PKTINFO = 8
 _IP_ADD_SOURCE_MEMBERSHIP = 39
 _IP_DROP_SOURCE_MEMBERSHIP = 40
@@ -20,8 +16,6 @@ _IP_MULTICAST_ALL = 49
 
 # struct in_pktinfo: interface index, local address, destination address of the datagram.
 _PKTINFO_GROUP = slice(8, 12)
-_MEMINFO_WORDS = 9
-_MEMINFO_DROPS = 8
 
 Ancillary = list[tuple[int, int, bytes]]
 
@@ -31,7 +25,7 @@ def open_receiver() -> socket.socket:
     receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     receiver.setsockopt(socket.IPPROTO_IP, _IP_MULTICAST_ALL, 0)
     receiver.setsockopt(socket.IPPROTO_IP, _IP_PKTINFO, 1)
-    _set_buffer(receiver, _SO_RCVBUFFORCE, socket.SO_RCVBUF)
+    enlarge_receive_buffer(receiver)
     # Bound to no address, since a socket that is bound to one gets no multicast.
     receiver.bind(("", CONTRIBUTION_PORT))
     receiver.setblocking(False)
@@ -41,7 +35,7 @@ def open_receiver() -> socket.socket:
 def open_sender(address: str) -> socket.socket:
     """A non-blocking socket that sends from `address`. Raises OSError."""
     sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    _set_buffer(sender, _SO_SNDBUFFORCE, socket.SO_SNDBUF)
+    enlarge_send_buffer(sender)
     # Packets carry a checksum of their own; a wrong one is to be counted, not dropped by the kernel.
     sender.setsockopt(socket.SOL_SOCKET, _SO_NO_CHECK, 1)
     sender.bind((address, 0))
@@ -55,19 +49,6 @@ def open_requests(address: str) -> socket.socket:
     requests.bind((address, REPAIR_PORT))
     requests.setblocking(False)
     return requests
-
-
-def _set_buffer(sock: socket.socket, force: int, option: int) -> None:
-    """Ask for BUFFER_BYTES; without CAP_NET_ADMIN the kernel cuts the size to the sysctl's maximum."""
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, force, BUFFER_BYTES)
-    except PermissionError:
-        sock.setsockopt(socket.SOL_SOCKET, option, BUFFER_BYTES)
-
-
-def receive_buffer_bytes(receiver: socket.socket) -> int:
-    """The receive buffer that the socket really has (the kernel reports twice what it grants)."""
-    return receiver.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2
 
 
 def join(receiver: socket.socket, group: str, source: str, interface_address: str) -> None:
@@ -90,11 +71,3 @@ def destination(ancillary: Ancillary) -> bytes:
         if level == socket.IPPROTO_IP and kind == _IP_PKTINFO:
             return data[_PKTINFO_GROUP]
     return b""
-
-
-def overflows(receiver: socket.socket) -> int:
-    """Datagrams that the kernel has dropped at this socket since it was opened."""
-    words = struct.Struct(f"={_MEMINFO_WORDS}I")
-    meminfo = receiver.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, words.size)
-    drops: int = words.unpack(meminfo)[_MEMINFO_DROPS]
-    return drops

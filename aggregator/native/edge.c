@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <time.h>
 
-#include "packet.h"
+#include "../wire/native/packet.h"
 
 #define SECOND_NS INT64_C(1000000000)
 

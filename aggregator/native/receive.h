@@ -6,22 +6,7 @@
 #include <stdint.h>
 
 #include "../engines/testbed_engine.h"
-
-/* Why a datagram was refused; the order is that of REASONS in aggregator/repair.py. */
-enum tb_refusal {
-    TB_ADMITTED = 0,
-    TB_BAD_LENGTH,
-    TB_BAD_MAGIC,
-    TB_BAD_VERSION,
-    TB_BAD_KIND,
-    TB_BAD_CHECKSUM,
-    TB_BAD_GROUP,
-    TB_BAD_SOURCE,
-    TB_BAD_EPOCH,
-    TB_BAD_TAG,
-    TB_BAD_STREAM, /* of a request: not of this numbering */
-    TB_REFUSALS
-};
+#include "../wire/native/parse.h"
 
 /* One admitted flow; addresses in network byte order. */
 struct tb_flow {
@@ -59,12 +44,6 @@ static inline uint32_t tb_receive_batch(size_t stride) {
     size_t fit = TB_RECEIVE_BYTES / stride;
     return fit < 1 ? 1 : fit < TB_RECEIVE_BATCH ? (uint32_t)fit : TB_RECEIVE_BATCH;
 }
-
-struct tb_header;
-
-/* Whether a whole datagram is a packet of this version, with the tag of `key` unless that is NULL; its header is filled
- * in as far as it could be read. */
-enum tb_refusal tb_parse(const uint8_t *datagram, size_t size, const uint8_t *key, struct tb_header *header);
 
 /* Take up to a batch of datagrams of a non-blocking socket. Contributions end up in the first rows (`rows`, of
  * `stride` bytes each, in TB_RECEIVE_BATCH rows), in order of arrival, with headers and sizes; returns how many. Probes

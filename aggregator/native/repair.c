@@ -6,8 +6,8 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#include "packet.h"
-#include "tag.h"
+#include "../wire/native/packet.h"
+#include "../wire/native/tag.h"
 
 #define REQUEST_BYTES 128u
 #define LONGEST_BEAT 8

@@ -5,9 +5,9 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#include "crc32.h"
-#include "packet.h"
-#include "tag.h"
+#include "../wire/native/crc32.h"
+#include "../wire/native/packet.h"
+#include "../wire/native/tag.h"
 
 uint32_t tb_room(const struct tb_results *results) { return results->most_waiting - results->waiting; }
 

@@ -1,6 +1,6 @@
 """The keyed tag of a packet: SipHash-2-4, which whoever does not have the run's key cannot make (docs/wire-format.md).
 
-In C where that is built (aggregator/native/tag.c); `siphash` is the reference, and slow.
+In C where that is built (aggregator/wire/native/tag.c); `siphash` is the reference, and slow.
 """
 
 import ctypes

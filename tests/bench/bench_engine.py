@@ -95,7 +95,7 @@ def receiver_library_path() -> str:
 
 def build(directory: Path) -> Path:
     program = directory / "engine_speed"
-    sources = [ROOT / "tests" / "bench" / "engine_speed.c", ROOT / "aggregator" / "native" / "crc32.c"]
+    sources = [ROOT / "tests" / "bench" / "engine_speed.c", ROOT / "aggregator" / "wire" / "native" / "crc32.c"]
     command = ["gcc", "-std=c11", "-O2", "-D_GNU_SOURCE", "-o", str(program), *map(str, sources), "-ldl"]
     subprocess.run(command, check=True, timeout=60)
     return program

@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "../../aggregator/native/crc32.h"
+#include "../../aggregator/wire/native/crc32.h"
 #include "../../aggregator/native/receive.h"
 
 #define SOURCES 8u

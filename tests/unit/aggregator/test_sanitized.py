@@ -12,6 +12,7 @@ SOURCES = [
     Path(__file__).parent / "sanitized" / "fuzz.c",
     *sorted((ROOT / "aggregator" / "engines" / "native").glob("*.c")),
     *sorted((ROOT / "aggregator" / "native").glob("*.c")),
+    *sorted((ROOT / "aggregator" / "wire" / "native").glob("*.c")),
 ]
 STEPS = 20_000
 

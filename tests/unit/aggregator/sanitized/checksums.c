@@ -1,6 +1,6 @@
 /* Every way of computing the checksum that this CPU has, against the plainest one: every length up to MOST, at every
  * alignment, in memory that ends where the message ends. Prints the ways that were tried. */
-#include "../../../../aggregator/native/crc32.c"
+#include "../../../../aggregator/wire/native/crc32.c"
 
 #include <stdio.h>
 #include <stdlib.h>

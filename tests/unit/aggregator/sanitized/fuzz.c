@@ -9,10 +9,10 @@
 #include <unistd.h>
 
 #include "../../../../aggregator/engines/testbed_engine.h"
-#include "../../../../aggregator/native/crc32.h"
-#include "../../../../aggregator/native/packet.h"
+#include "../../../../aggregator/wire/native/crc32.h"
+#include "../../../../aggregator/wire/native/packet.h"
 #include "../../../../aggregator/native/repair.h"
-#include "../../../../aggregator/native/tag.h"
+#include "../../../../aggregator/wire/native/tag.h"
 
 #define BATCH 8u
 #define VALUES 5u

@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "../engines/testbed_engine.h"
+#include "export.h"
 
 #define TB_KEY_BYTES 16u
 #define TB_TAG_AT 48u
