@@ -102,7 +102,7 @@ class Nursery:
         """
         if number not in self._statuses:
             # The child's end is seen here, whatever the nursery is doing.
-            if not select.select([self._pidfds[number]], [], [], timeout)[0]:
+            if not _readable(self._pidfds[number], timeout):
                 raise subprocess.TimeoutExpired("a process of the run", timeout)
             deadline = time.monotonic() + _STATUS_TIMEOUT_S
             while number not in self._statuses:
@@ -135,8 +135,7 @@ class Nursery:
 
     def _receive(self, deadline: float) -> tuple[dict[str, Any], list[int]]:
         """The next message; statuses in it are noted."""
-        left_s = max(deadline - time.monotonic(), 0)
-        if self._gone or not select.select([self._socket], [], [], left_s)[0]:
+        if self._gone or not _readable(self._socket.fileno(), deadline - time.monotonic()):
             raise self._failure()
         message, descriptors = _receive(self._socket)
         if message is None:
@@ -167,6 +166,13 @@ class Child:
 
     def kill(self) -> None:
         self._nursery.kill(self._number)
+
+
+def _readable(descriptor: int, timeout_s: float) -> bool:
+    """Whether something is there to read, or comes in time."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(max(timeout_s, 0) * 1e3))
 
 
 def _receive(channel: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
