@@ -86,7 +86,7 @@ class Stream:
     recovery: Recovery = field(default_factory=Recovery)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class LostPacket:
     """A frame that was lost, or altered, on a link; `time_ns` is when it was seen first (wall clock).
 
