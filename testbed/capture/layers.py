@@ -39,7 +39,7 @@ _CHECKSUM_AT = HEADER_BYTES - 4
 
 
 class TB(Packet):
-    """One datagram. `contributors`, `value_count` and `checksum` are computed if left out; the payload is its values."""
+    """One datagram. `contributors`, `value_count`, `checksum` are computed if left out; the payload is its values."""
 
     name = "Testbed"
     fields_desc = [  # noqa: RUF012 (Scapy's way)
