@@ -122,6 +122,8 @@ class Analysis:
     fetches: int
     repair_times_ns: list[tuple[int, float]]
     """When each packet that was asked for came (wall clock), and its latency in ms."""
+    first_fetched: tuple[int, int, int, int] | None
+    """A contribution that was fetched: its source's contributor id, round, chunk and shard."""
     lost: list[LostPacket]
     islands: dict[int, str]
     """Names by contributor id, of those that sent."""
