@@ -1,6 +1,6 @@
 """When to ask, and when to ask again: from the round trips and the reordering that were seen."""
 
-_LARGEST_BACKOFF = 8
+_LARGEST_BACKOFF = 4
 _SETTLING = 0.999
 
 
@@ -23,7 +23,13 @@ class RoundTrip:
         self._timeout_ns = max(self._least_ns, round(self._mean_ns + 4 * self._deviation_ns))
 
     def timeout_ns(self, asked: int) -> int:
-        """How long to wait for an answer after having asked so many times: each time twice as long, up to eight."""
+        """How long to wait for an answer after having asked so many times: each time twice as long, up to four.
+
+        Before anything has been seen always the guess, which is long: losses may go on for several requests, as a link
+        that loses in bursts stays as it is while hardly anything passes.
+        """
+        if self._mean_ns is None:
+            return self._timeout_ns
         return self._timeout_ns * min(1 << (asked - 1), _LARGEST_BACKOFF)
 
 

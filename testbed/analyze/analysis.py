@@ -78,6 +78,7 @@ def analyse(captures: Captures) -> Analysis:
         nacks=nacks,
         fetches=total.requests - nacks,
         repair_times_ns=repairs.times_ns(),
+        first_fetched=repairs.first_fetched(flows.sources()),
         lost=judged.lost,
         islands=judged.islands,
         partial_rounds=np.unique(left_out).tolist(),

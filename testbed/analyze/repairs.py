@@ -134,6 +134,15 @@ class Repairs:
             if pair.fetch
         )
 
+    def first_fetched(self, sources: Mapping[int, int]) -> tuple[int, int, int, int] | None:
+        """What was fetched first: its source's contributor id, round, chunk and shard."""
+        for (_, asked, round_number, shard, chunk), request in (
+            (key, request) for key, request in self.requests.items() if request.pair.fetch
+        ):
+            if asked in sources and request.repaired_ns is not None:
+                return sources[asked], round_number, chunk, shard
+        return None
+
     def times_ns(self) -> list[tuple[int, float]]:
         """When each packet that was asked for came, and its latency in ms; in order of time."""
         return sorted(

@@ -86,7 +86,7 @@ class Stream:
     recovery: Recovery = field(default_factory=Recovery)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class LostPacket:
     """A frame that was lost, or altered, on a link; `time_ns` is when it was seen first (wall clock).
 
@@ -122,6 +122,8 @@ class Analysis:
     fetches: int
     repair_times_ns: list[tuple[int, float]]
     """When each packet that was asked for came (wall clock), and its latency in ms."""
+    first_fetched: tuple[int, int, int, int] | None
+    """A contribution that was fetched: its source's contributor id, round, chunk and shard."""
     lost: list[LostPacket]
     islands: dict[int, str]
     """Names by contributor id, of those that sent."""

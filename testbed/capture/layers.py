@@ -33,12 +33,13 @@ from aggregator.wire.packet import (
     Reason,
 )
 
+_CONTRIBUTORS_AT = 7
 _VALUE_COUNT_AT = 22
 _CHECKSUM_AT = HEADER_BYTES - 4
 
 
 class TB(Packet):
-    """One datagram; `value_count` and `checksum` are computed when they are left out. The payload is its values."""
+    """One datagram. `contributors`, `value_count`, `checksum` are computed if left out; the payload is its values."""
 
     name = "Testbed"
     fields_desc = [  # noqa: RUF012 (Scapy's way)
@@ -48,7 +49,7 @@ class TB(Packet):
         FlagsField("flags", 0, 8, ["bypassed", "retransmitted"]),
         ByteEnumField("reason", 0, {reason.value: reason.name.lower() for reason in Reason}),
         ByteField("source", 0),
-        ByteField("contributors", 1),
+        ByteField("contributors", None),
         XIntField("job", 0),
         IntField("epoch", 0),
         IntField("round", 0),
@@ -66,6 +67,9 @@ class TB(Packet):
     ]
 
     def post_build(self, header: bytes, payload: bytes) -> bytes:
+        if self.contributors is None:
+            count = self.bitmap.bit_count().to_bytes(1, "big")
+            header = header[:_CONTRIBUTORS_AT] + count + header[_CONTRIBUTORS_AT + 1 :]
         if self.value_count is None:
             count = (len(payload) // VALUE_BYTES).to_bytes(2, "big")
             header = header[:_VALUE_COUNT_AT] + count + header[_VALUE_COUNT_AT + 2 :]

@@ -83,7 +83,7 @@ def _title(wanted: "Wanted", analysis: "Analysis") -> str:
 
 
 def _worth_drawing(analysis: "Analysis") -> "Wanted | None":
-    """A packet that was lost, on a last hop if there were repairs: these are answers to NACKs."""
+    """A packet that was lost, on a last hop if there were NACKs; else one that was fetched: its edge has lost it."""
     from testbed.analyze.explain import Wanted  # noqa: PLC0415
 
     kinds = ["result", "contribution"] if analysis.nacks else ["contribution", "result"]
@@ -92,4 +92,7 @@ def _worth_drawing(analysis: "Analysis") -> "Wanted | None":
         if packet.bitmap and packet.round is not None and packet.chunk is not None:
             contributor = (packet.bitmap & -packet.bitmap).bit_length() - 1
             return Wanted(str(contributor), packet.round, packet.chunk, packet.shard or 0)
-    return None
+    if analysis.first_fetched is None:
+        return None
+    source, *place = analysis.first_fetched
+    return Wanted(str(source), *place)

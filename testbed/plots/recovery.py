@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from testbed.analyze.captures import Captures, Point
 from testbed.analyze.explain import Sight, losses
@@ -68,7 +69,14 @@ def _latencies(axis: Any, latencies_ms: Sequence[float]) -> None:
         axis.step([latencies_ms[0], *latencies_ms], np.arange(len(latencies_ms) + 1) / len(latencies_ms), where="post")
         axis.set_xlim(left=0)
     else:
-        axis.text(0.5, 0.5, "no repairs", ha="center", transform=axis.transAxes)
+        _say(axis, "no repairs")
+
+
+def _say(axis: Any, words: str) -> None:
+    """Words in place of a diagram."""
+    axis.text(0.5, 0.5, words, ha="center", transform=axis.transAxes)
+    axis.set_xticks([])
+    axis.set_yticks([])
 
 
 def _over_time(axis: Any, analysis: Analysis) -> None:
@@ -77,7 +85,7 @@ def _over_time(axis: Any, analysis: Analysis) -> None:
     lost = [packet for packet in analysis.lost if packet.source is not None]
     repaired_s = [(time_ns - analysis.start_ns) / 1e9 for time_ns, _ in analysis.repair_times_ns]
     if not lost and not repaired_s:
-        axis.text(0.5, 0.5, "nothing lost", ha="center", transform=axis.transAxes)
+        _say(axis, "nothing lost")
         return
     most = [place for place, _ in Counter(packet.place for packet in lost).most_common(_PLACES)]
     times_s: dict[str, list[float]] = {place: [] for place in [*most, "other links"]}
@@ -98,6 +106,7 @@ def _over_time(axis: Any, analysis: Analysis) -> None:
         )
     if repaired_s:
         axis.hist(repaired_s, edges, histtype="step", color="black", label=f"repaired: {len(repaired_s)}")
+    axis.yaxis.set_major_locator(MaxNLocator(integer=True))
     axis.set_ylabel(f"packets in {(edges[1] - edges[0]) * 1e3:.0f} ms")
     axis.legend(fontsize="small", ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.14), frameon=False)
 

@@ -4,6 +4,7 @@ PYTHONPATH=. python tests/bench/bench_analyze.py [--frames 1000000] [--seconds-f
 """
 
 import argparse
+import math
 import multiprocessing
 import os
 import shutil
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
@@ -32,7 +34,10 @@ _ROUND_AT, _CHUNK_AT, _NUMBER_AT = _HEADER_AT + 16, _HEADER_AT + 24, _HEADER_AT 
 
 
 def make_capture(path: Path, frames: int, seed: int = 1) -> None:
-    """One island's stream along a chain of links, each seen at both ends, with losses and a little time between."""
+    """One island's stream along a chain of links, each seen at both ends, with losses and a little time between.
+
+    Exactly so many frames; the last packets' ways may be cut.
+    """
     hops = [f"{a}-{b}" for a, b in pairwise(SITES)]
     blocks = [pcapng.section_header("testbed", "testbed")]
     for index, hop in enumerate(hops):
@@ -44,13 +49,14 @@ def make_capture(path: Path, frames: int, seed: int = 1) -> None:
     data = frame(one, "10.1.0.10", "232.1.0.1")
     template = np.frombuffer(pcapng.packet(0, 0, data[:CAPTURED_BYTES], len(data), True), np.uint8)
     points = 2 * len(hops)
-    packets = -(-frames * 21 // (points * 20))  # some are lost
+    packets = -(-frames * 21 // (points * 20)) + 100  # some are lost
     chance = np.random.default_rng(seed)
     alive = np.cumprod(chance.random((packets, points)) >= np.where(np.arange(points) % 2, LOSS, 0), axis=1, dtype=bool)
     packet, point = np.nonzero(alive)
     time_ns = START_NS + packet * (10**9 // PACKETS_PER_S) + point * 10_000_000
     order = np.argsort(time_ns, kind="stable")
-    packet, point, time_ns = packet[order], point[order], time_ns[order]
+    packet, point, time_ns = (column[order][:frames] for column in (packet, point, time_ns))
+    assert len(packet) == frames
     rows = np.tile(template, (len(packet), 1))
 
     def put(at: int, values: np.ndarray, kind: str) -> None:  # type: ignore[type-arg]
@@ -72,24 +78,41 @@ def make_capture(path: Path, frames: int, seed: int = 1) -> None:
             file.write(pcapng.interface_statistics(pcapng.Statistics(interface, START_NS, end_ns, arrived, 0, 0)))
 
 
-def timed(command: list[str]) -> tuple[float, float]:
-    """Wall time in seconds and memory in MB of a program."""
+@dataclass(frozen=True)
+class Cost:
+    """What reading the capture takes: wall and processor time in seconds, memory in MB. Nan: not measured."""
+
+    wall_s: float
+    processor_s: float
+    memory_mb: float = math.nan
+
+    def show(self, name: str, frames: int) -> None:
+        print(
+            f"{name:18} {self.wall_s:7.2f} s, {self.processor_s:7.2f} s of a processor, "
+            f"{frames / self.processor_s:9.0f} frames per second of it, {self.memory_mb:.0f} MB"
+        )
+
+
+def cost_of(command: list[str]) -> Cost:
+    """What a program takes. It has to succeed, or to say that captures are incomplete."""
     began = time.monotonic()
     # The kernel counts this process's own memory at the start as the program's; it is small.
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    _, _, usage = os.wait4(process.pid, 0)
-    return time.monotonic() - began, usage.ru_maxrss / 1024
+    _, status, usage = os.wait4(process.pid, 0)
+    assert status == 0, (command, status)
+    return Cost(time.monotonic() - began, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024)
 
 
-def scapy_rate(path: Path, at_most_s: float) -> float:
-    """Frames per second of Scapy's reader with our layer, over as much of the capture as that time allows."""
-    began, count = time.monotonic(), 0
+def cost_of_scapy(path: Path, frames: int, at_most_s: float) -> tuple[Cost, int]:
+    """What Scapy's reader takes with our layer, reckoned from those it reads in that time; and how many these are."""
+    began, count, used = time.monotonic(), 0, time.process_time()
     with PcapReader(str(path)) as reader:
         for packet in reader:
             count += layers.TB in packet
             if count % 1000 == 0 and time.monotonic() - began > at_most_s:
                 break
-    return count / (time.monotonic() - began)
+    share = count / frames
+    return Cost((time.monotonic() - began) / share, (time.process_time() - used) / share), count
 
 
 def main() -> None:
@@ -103,17 +126,17 @@ def main() -> None:
         maker = multiprocessing.get_context("spawn").Process(target=make_capture, args=(path, arguments.frames))
         maker.start()
         maker.join()
-        print(f"at least {arguments.frames} frames, {path.stat().st_size / 1e6:.0f} MB")
-        ours_s, ours_mb = timed([sys.executable, "-P", "-m", "testbed", "analyze", "--json", str(path)])
-        print(f"testbed analyze:   {ours_s:6.2f} s, {arguments.frames / ours_s:10.0f} frames/s, {ours_mb:.0f} MB")
+        print(f"{arguments.frames} frames, {path.stat().st_size / 1e6:.0f} MB")
+        ours = cost_of([sys.executable, "-P", "-m", "testbed", "analyze", "--json", str(path)])
+        ours.show("testbed analyze", arguments.frames)
         if shutil.which("tshark"):
             fields = ("frame.time_epoch", "ip.src", "ip.dst", "udp.dstport", "udp.payload")
             command = ["tshark", "-r", str(path), "-T", "fields"]
-            theirs_s, theirs_mb = timed([*command, *(word for each in fields for word in ("-e", each))])
-            rate = arguments.frames / theirs_s
-            print(f"tshark -T fields:  {theirs_s:6.2f} s, {rate:10.0f} frames/s, {theirs_mb:.0f} MB")
-        rate = scapy_rate(path, arguments.seconds_for_scapy)
-        print(f"Scapy's reader:    {arguments.frames / rate:6.2f} s, {rate:10.0f} frames/s")
+            theirs = cost_of([*command, *(word for each in fields for word in ("-e", each))])
+            theirs.show("tshark -T fields", arguments.frames)
+        scapy, read = cost_of_scapy(path, arguments.frames, arguments.seconds_for_scapy)
+        scapy.show("Scapy's reader", arguments.frames)
+        print(f"(Scapy: reckoned from its first {read} frames)")
 
 
 if __name__ == "__main__":

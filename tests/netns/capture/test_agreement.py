@@ -33,7 +33,7 @@ TOPOLOGY = {
 IMPAIRMENTS = {
     "losses": ("--loss", "a-b=4%", "--loss", "b>c=2%", "--loss", "access=2%"),
     "bursts and duplicates": (
-        *("--bursts", "a-b=enter=2%,leave=30%", "--bursts", "access=enter=1%,leave=30%"),
+        *("--bursts", "a-b=enter=2%,leave=40%", "--bursts", "access=enter=1%,leave=40%"),
         *("--duplicate", "b-c=5%"),
     ),
     "overtaking and alterations": (
@@ -59,21 +59,21 @@ def topology(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def options_of(topology: Path, rounds: int) -> tuple[str, ...]:
+def options_of(topology: Path, rounds: int, chunks: int = CHUNKS) -> tuple[str, ...]:
     return (
-        *("--topology", str(topology), "--payload-gb", str(REFERENCE_PAYLOAD_GB * CHUNKS / 188)),
+        *("--topology", str(topology), "--payload-gb", str(REFERENCE_PAYLOAD_GB * chunks / 188)),
         *("--workload", "synthetic", "--multicast", "direct", "--rounds", str(rounds)),
         *("--repair", "source", "--capture", "all"),
     )
 
 
-def analysed(run_dir: Path, rounds: int) -> Analysis:
+def analysed(run_dir: Path, rounds: int, chunks: int = CHUNKS) -> Analysis:
     """The analysis of a run in which everything was delivered in the end; every packet is accounted for."""
     analysis = analyse(Captures(find_captures([run_dir])))
     assert analysis.complete, analysis.warnings
     assert analysis.unexplained == 0
     assert analysis.partial_rounds == []
-    assert sum(stream.sent for stream in analysis.streams) == rounds * PAIRS * CHUNKS
+    assert sum(stream.sent for stream in analysis.streams) == rounds * PAIRS * chunks
     assert sum(stream.unrepaired or 0 for stream in analysis.streams) == 0
     return analysis
 
@@ -100,8 +100,8 @@ def test_captures_agree_with_links_and_agents(what: str, topology: Path, tmp_pat
 
 
 def test_whatever_is_lost_on_the_last_hop_comes_again_while_numbers_wrap(topology: Path, tmp_path: Path) -> None:
-    rounds, run_dir = 10, tmp_path / "run"
-    options = (*options_of(topology, rounds), "--loss", "access=25%", "--resend-window-ms", "2000")
+    rounds, run_dir = 12, tmp_path / "run"
+    options = (*options_of(topology, rounds), "--loss", "access=12%", "--resend-window-ms", "2000")
     done = subprocess.run(
         [sys.executable, "-P", "-c", WRAPPING, "run", *options, "--out", str(run_dir)],
         capture_output=True,
@@ -114,8 +114,9 @@ def test_whatever_is_lost_on_the_last_hop_comes_again_while_numbers_wrap(topolog
     assert disagreements_with_links(run_dir, analysis) == {}
     assert disagreements_with_agents(run_dir, analysis) == {}
     results = [packet for packet in analysis.lost if packet.kind == "result"]
-    assert {packet.round for packet in results} == set(range(rounds))
-    assert {0, CHUNKS - 1} <= {packet.chunk for packet in results}  # the first of a round, and the last
+    chunks = {packet.chunk for packet in results}
+    assert chunks & {0, 1}  # the first of a round, and the last
+    assert chunks & {CHUNKS - 2, CHUNKS - 1}
     assert {(packet.number or 0) >= FIRST_NUMBER for packet in results} == {True, False}
     assert {"contribution", "nack", "heartbeat", "repair", "fetch", "fetched"} <= {
         packet.kind for packet in analysis.lost
@@ -123,8 +124,8 @@ def test_whatever_is_lost_on_the_last_hop_comes_again_while_numbers_wrap(topolog
 
 
 def test_what_a_killed_edge_held_is_lost_there_and_fetched(topology: Path, tmp_path: Path) -> None:
-    rounds = 6
-    with running(tmp_path / "run", *options_of(topology, rounds)) as run:
+    rounds, chunks = 6, 4 * CHUNKS  # so that an edge can be met in the middle of a round
+    with running(tmp_path / "run", *options_of(topology, rounds, chunks)) as run:
         run.wait_for("round 2/6")
         edge = processes_of(run, "aggregator.edge")[0]
         before = datagrams_at(edge)
@@ -135,7 +136,7 @@ def test_what_a_killed_edge_held_is_lost_there_and_fetched(topology: Path, tmp_p
         os.kill(edge, signal.SIGKILL)
         code, summary = run.finish()
     assert code == 0, summary["warnings"]
-    analysis = analysed(tmp_path / "run", rounds)
+    analysis = analysed(tmp_path / "run", rounds, chunks)
     assert disagreements_with_links(tmp_path / "run", analysis) == {}
     assert disagreements_with_agents(tmp_path / "run", analysis) == {}
     lost = sum((stream.lost for stream in analysis.streams), Counter[str]())

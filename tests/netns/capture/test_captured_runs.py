@@ -13,6 +13,7 @@ import pytest
 from testbed.analyze.analysis import analyse
 from testbed.analyze.captures import Captures, find_captures
 from testbed.analyze.results import Analysis
+from tests.netns.capture.agreement import disagreements_with_agents, disagreements_with_links
 from tests.netns.testbed.command import call_testbed, command_line, leftovers, run_json
 
 WAIT_S = 60.0
@@ -62,11 +63,6 @@ def analysis(lossy: tuple[Path, dict[str, Any]]) -> Analysis:
     return analyse(Captures(find_captures([lossy[0]])))
 
 
-def events(run_dir: Path, kind: str) -> list[dict[str, Any]]:
-    lines = (run_dir / "events.jsonl").read_text(encoding="utf-8").splitlines()
-    return [event for event in map(json.loads, lines) if event["event"] == kind]
-
-
 def test_files_are_the_callers(lossy: tuple[Path, dict[str, Any]]) -> None:
     files = sorted((lossy[0] / "pcap").iterdir())
     nodes = [name for island in ("ams", "bru", "cph") for name in (island, f"{island}-e", f"{island}-h1")]
@@ -84,47 +80,20 @@ def test_every_packet_is_accounted_for(analysis: Analysis) -> None:
 
 
 def test_hops_agree_with_the_links_own_counters(lossy: tuple[Path, dict[str, Any]], analysis: Analysis) -> None:
-    begin, end = events(lossy[0], "capture_started")[0]["links"], events(lossy[0], "capture_stopped")[0]["links"]
-    hops = {hop.name: hop for hop in analysis.hops}
-    assert set(begin) < set(hops)
-    lost = 0
-    for name, before in begin.items():
-        counted = {key: end[name][key] - before[key] for key in before}
-        dropped = sum(count for key, count in counted.items() if key.startswith("dropped"))
-        hop = hops[name]
-        assert (name, hop.sent, hop.lost, hop.received) == (
-            name,
-            counted["frames_in"],
-            dropped,
-            counted["frames_out"],
-        )
-        assert hop.in_flight == hop.entering == hop.duplicated == hop.altered == 0
-        lost += dropped
-    assert lost > 0
-    assert all(hops[name].lost == 0 for name in set(hops) - set(begin))  # a site's own wires
+    assert disagreements_with_links(lossy[0], analysis) == {}
+    assert sum(hop.lost for hop in analysis.hops) > 10
 
 
 def test_every_lost_packet_has_its_link(analysis: Analysis) -> None:
-    for hop in analysis.hops:
-        named = sum(packet.place == hop.name for packet in analysis.lost)
-        # Frames of other protocols are lost as well, but have no name.
-        assert named <= hop.lost <= named + 20
+    assert len(analysis.lost) == sum(hop.lost for hop in analysis.hops)
     assert {"ams>bru", "bru>ams", "bru>cph"} <= {packet.place for packet in analysis.lost}
 
 
 def test_streams_agree_with_the_agents_own_counters(lossy: tuple[Path, dict[str, Any]], analysis: Analysis) -> None:
+    assert disagreements_with_agents(lossy[0], analysis) == {}
     contributions = lossy[1]["contributions"]
     assert sum(stream.sent for stream in analysis.streams) == contributions["sent"]
-    delivered = sum((stream.delivered or 0) + (stream.repaired or 0) for stream in analysis.streams)
-    assert delivered == contributions["delivered"]
-    assert sum(stream.unrepaired or 0 for stream in analysis.streams) == contributions["lost"]
-    # The agents' reports have each receiver's, round by round.
-    for receiver in ("ams", "bru", "cph"):
-        reports = [event["done"][f"{receiver}-h1"] for event in events(lossy[0], "round")]
-        mine = [stream for stream in analysis.streams if stream.receiver == receiver]
-        assert sum(report["delivered"] for report in reports) == sum(
-            (stream.delivered or 0) + (stream.repaired or 0) for stream in mine
-        )
+    assert sum(stream.unrepaired or 0 for stream in analysis.streams) == contributions["lost"] > 0
 
 
 def test_the_command_says_the_same(lossy: tuple[Path, dict[str, Any]], analysis: Analysis) -> None:

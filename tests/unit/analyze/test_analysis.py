@@ -302,6 +302,7 @@ def test_fetched_contributions_are_repairs(tmp_path: Path) -> None:
     fetched = stream.recovery
     assert (fetched.requests, fetched.requests_received, fetched.repairs_sent, fetched.repairs) == (1, 1, 1, 1)
     assert stream_to(analysis, "lon").recovery == Recovery()
+    assert analysis.first_fetched == (0, 0, 2, 0)
 
 
 def test_gone_is_no_repair(tmp_path: Path) -> None:

@@ -133,6 +133,21 @@ def test_a_life_is_told_drawn_and_tabled_at_once(
     assert json.loads(capsys.readouterr().out) == {"explained": told(path, "nyc/0/2")}
 
 
+def test_what_an_edge_has_lost_is_drawn_as_it_was_fetched(tmp_path: Path) -> None:
+    network = Network()
+    network.round(2, {})
+    network.contribute(2)
+    network.result("lon", 2)
+    fetch = header(Kind.FETCH, 2, 2, value_count=0, bitmap=1)
+    network.cross(("fra-h1:e0", "fra-e:h0"), frame(fetch, host("fra"), host("nyc"), REPAIR_PORT))
+    answer = frame(header(chunk=2, flags=2), host("nyc"), host("fra"), RESULT_PORT)
+    network.cross(("fra-e:h0", "fra-h1:e0"), answer)
+    network.capture.end()
+    picture = tmp_path / "x.svg"
+    assert run_command(str(network.capture.write(tmp_path / "x.pcapng")), "--plot", str(picture)) == 0
+    assert "<!-- contribution of nyc, round 0, chunk 2 -->" in picture.read_text(encoding="utf-8")
+
+
 def test_incomplete_captures_are_exit_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     network = Network()
     network.round(1, {})

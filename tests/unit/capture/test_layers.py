@@ -64,6 +64,11 @@ def test_what_scapy_builds_our_parser_reads(fields: dict[str, int]) -> None:
     assert {name: getattr(parsed, name) for name in fields} == fields
 
 
+def test_what_is_left_out_is_filled_in() -> None:
+    parsed = parse_packet(memoryview(bytes(TB(kind=Kind.RESULT, bitmap=0b110) / bytes(12))))
+    assert (parsed.contributors, parsed.value_count) == (2, 3)
+
+
 @pytest.mark.skipif(LIBRARY is None, reason="the C receiver is not built here")
 @settings(deadline=None)
 @given(st.integers(0, 1), st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1))
