@@ -18,6 +18,7 @@ from engine_rig import (
     summing_engines,
 )
 
+from aggregator.edge import index_entries
 from aggregator.engine import Engine, EngineConfig, EngineError, Verdict, index_set
 from aggregator.engines import make_engine
 from aggregator.wire.packet import Reason
@@ -549,3 +550,11 @@ def test_index_hash_is_fixed_and_spreads_neighbouring_chunks() -> None:
     assert [index_set(1, (2, 3, 4, 5, chunk), 1 << 20) for chunk in range(3)] == [796132, 302281, 721264]
     taken = np.bincount([index_set(99, (1, 0, 7, shard, chunk), 256) for shard in range(4) for chunk in range(256)])
     assert taken.max() <= 16, "1024 keys in 256 sets of 16 ways find room"
+
+
+def test_index_of_an_edge_is_four_times_the_larger_of_its_slots_and_the_keys_of_four_rounds() -> None:
+    assert index_entries(slots=1, keys_per_round=1) == 16
+    assert index_entries(slots=1024, keys_per_round=1) == 4096
+    assert index_entries(slots=1025, keys_per_round=1) == 8192, "a power of two"
+    assert index_entries(slots=1, keys_per_round=1024) == 16384
+    assert index_entries(slots=4096, keys_per_round=1024) == 16384
