@@ -89,9 +89,12 @@ def test_islands_differ_and_a_loop_that_ends_is_an_error(setting: Setting) -> No
         islands[0].train(12)
 
 
-def test_an_older_pytorch_without_arrays_says_the_way_out(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("said", ["Numpy is not available", "Could not infer dtype of numpy.float32"])
+def test_an_older_pytorch_without_arrays_says_the_way_out(
+    said: str, setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def no_arrays(*_arguments: Any) -> Iterator[None]:
-        raise RuntimeError("Numpy is not available")
+        raise RuntimeError(said)
         yield
 
     monkeypatch.setattr(Line, "loop", no_arrays)
