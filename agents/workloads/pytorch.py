@@ -50,6 +50,7 @@ def _import_torch() -> Any:
 
 
 torch = _import_torch()
+_WITHOUT_NUMPY = ("Numpy is not available", "Could not infer dtype of numpy")
 
 
 class TorchWorkload:
@@ -114,14 +115,29 @@ class TorchTrainer:
         sequence = np.random.SeedSequence([self._setting.seed, self._island_id, step])
         torch.manual_seed(int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1)))
         try:
-            next(self._loop)
+            with _arrays_explained():
+                next(self._loop)
         except StopIteration:
             raise ValueError(f"the loop of workload {self._workload.name} ended before step {step}") from None
 
     def evaluate(self) -> Mapping[str, float]:
         self._model.eval()
-        with torch.no_grad():
+        with torch.no_grad(), _arrays_explained():
             return self._workload.evaluate(self._model, self._setting)
+
+
+@contextlib.contextmanager
+def _arrays_explained() -> Iterator[None]:
+    """Say the way out where Debian's PyTorch only says that it does without numpy. Raises ValueError."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not any(said in str(error) for said in _WITHOUT_NUMPY):
+            raise
+        raise ValueError(
+            "this PyTorch was built for an older numpy, so it cannot take or give arrays: use "
+            "torch.tensor(array.tolist()) and tensor.tolist(), or install a newer PyTorch (docs/workloads.md)"
+        ) from error
 
 
 def flatten(tensors: Sequence[Any]) -> NDArray[np.float32]:

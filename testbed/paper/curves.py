@@ -46,7 +46,8 @@ def plain_training(islands: int, framing: Framing, method: Method, workload: str
 
 def plain_curve(method: Method, workload: str, outcome: Mapping[str, Any]) -> Curve:
     """The curve of a plain process's outcome."""
-    return Curve(workload, method.name, False, _points(method, outcome["curve"]))
+    last = {str(method.rounds): outcome["evaluations"]}
+    return Curve(workload, method.name, False, _points(method, {**outcome["curve"], **last}))
 
 
 def ring_curve(method: Method, settings: RunSettings, console: Console) -> Curve:
@@ -55,7 +56,8 @@ def ring_curve(method: Method, settings: RunSettings, console: Console) -> Curve
     `settings`: with the workload; as many steps as there is time for. Raises RunFailed or TestbedError.
     """
     summary = run_ring(settings, console, _every(method))
-    curve = {steps: list(of_islands.values()) for steps, of_islands in summary["curve"].items()}
+    last = {str(settings.rounds): summary["evaluations"]}
+    curve = {steps: list(of_islands.values()) for steps, of_islands in {**summary["curve"], **last}.items()}
     return Curve(settings.workload, method.name, True, _points(method, curve))
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
+from subprocess import SubprocessError
 
 from rich.console import Console
 
@@ -18,7 +19,10 @@ from testbed.run.experiment import run_experiment
 from testbed.run.settings import RunSettings, TrainingSettings
 from testbed.scale import Scale
 
-TROUBLES = (TestbedError, SchedulerError, SolverError, RunFailed, LinkError, MulticastError, OSError)
+TROUBLES = (
+    *(TestbedError, SchedulerError, SolverError, RunFailed),
+    *(LinkError, MulticastError, OSError, SubprocessError),
+)
 """What an experiment can come to grief by, and the others go on."""
 
 MEMORIES_GB = (0.0, 32.0)

@@ -36,9 +36,22 @@ def test_the_documented_module_trains_across_nine_islands_with_overlap(tmp_path:
     assert len(last) == len(ISLANDS)  # each has trained since it sent
 
 
-def test_ring_all_reduce_takes_at_least_what_physics_wants_and_trains_alike(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "steps"),
+    [
+        ("ring-tcp", "5"),
+        pytest.param(
+            "ring-gloo",
+            "3",
+            marks=pytest.mark.skipif(find_spec("torch") is None, reason="needs PyTorch: vagrant/provision.sh --torch"),
+        ),
+    ],
+)
+def test_ring_all_reduce_takes_at_least_what_physics_wants_and_trains_alike(
+    name: str, steps: str, tmp_path: Path
+) -> None:
     before = leftovers()
-    finished = call_testbed("baseline", "ring-tcp", "--steps", "5", "--json", "--out", str(tmp_path / "ring"))
+    finished = call_testbed("baseline", name, "--steps", steps, "--json", "--out", str(tmp_path / "ring"))
     assert finished.code == 0, finished.errors
     assert leftovers() == before
     summary = finished.document
@@ -49,6 +62,8 @@ def test_ring_all_reduce_takes_at_least_what_physics_wants_and_trains_alike(tmp_
     # Headers come on top of the payload's values; no part can be sooner than the links carry it.
     assert measured["exchange_ms"]["median"] > 0.97 * ring.pipelined_ms
     assert measured["step_ms"] >= 200 + measured["exchange_ms"]["mean"] - 1
+    # Each of nine parts goes over eight of nine links, twice.
+    assert 0.97 < measured["core_gb_per_step"] / (16 * 1.692) < 1.1
     assert measured["idle_fraction"] == pytest.approx(measured["exchange_ms"]["mean"] / measured["step_ms"])
     assert sorted(summary["evaluations"]) == sorted(ISLANDS)
     assert len({json.dumps(evaluation) for evaluation in summary["evaluations"].values()}) == 1

@@ -89,6 +89,22 @@ def test_islands_differ_and_a_loop_that_ends_is_an_error(setting: Setting) -> No
         islands[0].train(12)
 
 
+@pytest.mark.parametrize("said", ["Numpy is not available", "Could not infer dtype of numpy.float32"])
+def test_an_older_pytorch_without_arrays_says_the_way_out(
+    said: str, setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_arrays(*_arguments: Any) -> Iterator[None]:
+        raise RuntimeError(said)
+        yield
+
+    monkeypatch.setattr(Line, "loop", no_arrays)
+    with pytest.raises(ValueError, match=r"use torch.tensor\(array.tolist\(\)\)"):
+        Line().island(setting, 0).train(0)
+    monkeypatch.setattr(Line, "evaluate", lambda *_arguments: torch.linalg.inv(torch.zeros(1, 1)))
+    with pytest.raises(RuntimeError, match="singular"):
+        Line().island(setting, 0).evaluate()
+
+
 def test_characters_are_predicted_better_and_better(tmp_path: Path) -> None:
     setting = Setting(tmp_path, 1, 9, 418_018)
     workload = Characters()
