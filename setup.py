@@ -72,6 +72,12 @@ setup(
             extra_compile_args=[*WARNINGS, "-O3", "-fvisibility=hidden", "-D_GNU_SOURCE"],
         ),
         Extension(
+            "agents._receiver",
+            sources=files("*.c", "agents/native", WIRE),
+            depends=files("*.h", "agents/native", WIRE),
+            extra_compile_args=[*WARNINGS, "-O3", "-fvisibility=hidden", "-D_GNU_SOURCE"],
+        ),
+        Extension(
             "agents._pacer",
             sources=["agents/_pacer.c"],
             depends=["agents/_pacer_thread.h"],

@@ -8,7 +8,6 @@ Run control is docs/run-control.md. Nothing else happens here: no training, no g
 itself is in a native thread, so that a datagram leaves when it is due.
 """
 
-import math
 import os
 import select
 import time
@@ -23,24 +22,19 @@ from agents._pacer import Pacer
 from agents.exchange_area import ExchangeArea, map_exchange_area
 from agents.island_memory import IslandMemory
 from agents.lan import Lan
-from agents.lateness import histogram, lateness_us
+from agents.lateness import figures_us, histogram
 from agents.phase import Phase
-from agents.receiving import RoundReceiver, open_receiver
+from agents.receiving import Receiver, open_receiver
 from agents.recovery import Recovery, RepairSettings
 from agents.sending import RoundPackets, destination, frame_sizes, open_sender, probe_packet, turns_ns
 from agents.shard import Shard, make_shard
 from aggregator.wire.buffers import overflows, receive_buffer_bytes
 from aggregator.wire.control import Channel, Message, process_main
-from aggregator.wire.packet import HEADER_BYTES, PacketError, parse_packet
 from aggregator.wire.realtime import become_realtime
 from aggregator.wire.tag import parse_key
 
 PRIORITY = 4
 PACER_PRIORITY = 40
-_LONGEST_DATAGRAM = 65536
-# Datagrams taken in before control and the clock are looked at again.
-_BURST = 64
-_LONGEST_WAIT_MS = 60_000
 
 
 class _Line:
@@ -62,13 +56,11 @@ class _Round:
 
     number: int
     phase: Phase
-    receiver: RoundReceiver
     line: _Line
     started: bool = False
     sending: bool = False
     start_ns: int = 0
     give_up_ns: int = 0
-    last_taken_ns: int = 0
 
     @property
     def when_nothing_came_ns(self) -> int:
@@ -102,56 +94,53 @@ class DataPlane:
         self._memory = IslandMemory(shards, own, area)
         self._lan = lan
         self._area = area
-        self._number_format = number_format
         self._key = key
         self._most_catch_up_ns = most_catch_up_ns
         self._packets = RoundPackets(shard, number_format, key)
-        self._receiver = open_receiver(address)
+        self._socket = open_receiver(address)
+        self._receiver = Receiver(self._socket, shard, repair.edge_address, repair.peers, number_format, key)
         self._recovery = Recovery(address, shard, area, repair, number_format, key)
-        self._poll = select.poll()
+        self._others = select.epoll()  # all that may be readable but the receiver's socket
+        self._lan_interests: dict[int, int] = {}
         self._address = address
         self._lines: dict[str, _Line] = {}
         self._add_line(address)
         self._epochs: dict[int, list[Phase]] = {}
         self._round: _Round | None = None
         self._gather_began_ns = 0
-        self._buffer = memoryview(bytearray(_LONGEST_DATAGRAM))
-        self._late = 0
-        self._refused = 0
         self._overflows = 0
         self.realtime = become_realtime(PRIORITY) and self._lines[address].pacer.realtime
 
     def close(self) -> None:
         for line in self._lines.values():
             line.close()
-        self._receiver.close()
+        self._socket.close()
         self._recovery.close()
         self._lan.close()
+        self._others.close()
 
     def _add_line(self, address: str) -> None:
         line = self._lines[address] = _Line(address, self._most_catch_up_ns)
-        self._poll.register(line.pacer.done_fd, select.POLLIN)
+        self._others.register(line.pacer.done_fd, select.EPOLLIN)
 
     def serve(self) -> None:
         """Until `stop`, or until the run is gone. Raises ValueError, LookupError or OSError when it cannot go on."""
-        for fd in (self._channel.fileno(), self._receiver.fileno(), self._recovery.fileno()):
-            self._poll.register(fd, select.POLLIN)
+        for fd in (self._channel.fileno(), self._recovery.fileno()):
+            self._others.register(fd, select.EPOLLIN)
         self._channel.send(
             "hello",
             pid=os.getpid(),
             realtime=self.realtime,
-            receive_buffer_bytes=receive_buffer_bytes(self._receiver),
+            receive_buffer_bytes=receive_buffer_bytes(self._socket),
         )
         while True:
-            lan = self._lan.interests()
-            for fd, events in lan.items():
-                self._poll.register(fd, events)
-            ready = {fd for fd, _ in self._poll.poll(self._patience_ms())}
-            if ready & lan.keys():
+            self._watch_lan()
+            others = self._receiver.wait(self._others.fileno(), self._due_ns(), self._recovery.tell)
+            self._recovery.catch_up(self._receiver)
+            ready = {fd for fd, _ in self._others.poll(0)} if others else set()
+            if ready & self._lan_interests.keys():
                 for part in self._lan.serve():
                     self._memory.take(part)
-            if self._receiver.fileno() in ready:
-                self._take_in()
             if self._recovery.fileno() in ready:
                 self._recovery.take_requests(time.monotonic_ns())
             for line in self._lines.values():
@@ -166,13 +155,20 @@ class DataPlane:
             self._report_if_done()
             self._report_if_gathered()
 
-    def _patience_ms(self) -> int:
+    def _watch_lan(self) -> None:
+        for fd, events in self._lan.interests().items():
+            if fd not in self._lan_interests:
+                self._others.register(fd, events)
+            elif events != self._lan_interests[fd]:
+                self._others.modify(fd, events)
+            self._lan_interests[fd] = events
+
+    def _due_ns(self) -> float:
+        """When there is something to do even if nothing arrives; infinite: never."""
         due_ns = self._recovery.next_ns()
         if self._round is not None and self._round.started:
             due_ns = min(due_ns, self._round.give_up_ns)
-        left_ms = min((due_ns - time.monotonic_ns()) / 1e6, _LONGEST_WAIT_MS)
-        # Rounded up: waking before the time would only mean to wait again.
-        return max(0, math.ceil(left_ms))
+        return due_ns
 
     def _answer(self, message: Message) -> None:
         match message["type"]:
@@ -224,22 +220,21 @@ class DataPlane:
         phase = self._epochs[epoch][phase_number]
         row = self._area.row(number)
         self._memory.begin(number)
-        receiver = RoundReceiver(
-            self._shard,
-            (epoch, number),
+        self._receiver.begin(
+            epoch,
+            number,
             phase.expected,
             self._memory.summed[self._shard.value_slice],
             self._memory.bitmaps[self._shard.chunk_slice],
-            self._number_format,
         )
-        self._recovery.begin(epoch, number, phase.group is not None, receiver)
+        self._recovery.begin(epoch, number, phase.group is not None, self._receiver)
         line = self._lines[phase.source or self._address]
         if phase.group is not None:
             self._packets.build(self._area.sent[row, self._shard.value_slice], epoch, number)
             if len(phase.destinations) == 1:
                 # The kernel then finds the way once, and not for every datagram.
                 line.socket.connect(destination(phase.destinations[0]))
-        self._round = _Round(number, phase, receiver, line)
+        self._round = _Round(number, phase, line)
 
     def _start(self, number: int, start_ns: int, fetch_ns: int, give_up_ns: int) -> None:
         armed = self._round
@@ -258,31 +253,6 @@ class DataPlane:
             armed.line.pacer.start(packets.buffer, packets.slot_bytes, packets.lengths.data, times.data, to)
             armed.sending = True
 
-    def _take_in(self) -> None:
-        """Take in what waits at the socket, at most a burst of it."""
-        for _ in range(_BURST):
-            try:
-                size, (sender, _) = self._receiver.recvfrom_into(self._buffer)
-            except BlockingIOError:
-                return
-            datagram = self._buffer[:size]
-            try:
-                header = parse_packet(datagram, self._key)
-            except PacketError:
-                self._refused += 1
-                continue
-            now_ns = time.monotonic_ns()
-            if not self._recovery.trusts(header, sender):
-                self._refused += 1
-            elif not self._recovery.note(header, now_ns):
-                continue
-            elif self._round is None:
-                # After a report the row is the trainer's: what comes now must not change it.
-                self._late += 1
-            elif self._round.receiver.take(header, datagram[HEADER_BYTES:]):
-                self._round.last_taken_ns = now_ns
-                self._recovery.merged(header, now_ns)
-
     def _finish_sending(self, line: _Line) -> None:
         os.eventfd_read(line.pacer.done_fd)
         if line.pacer.error:
@@ -295,7 +265,7 @@ class DataPlane:
         current = self._round
         if current is None or not current.started:
             return
-        if not current.receiver.complete or current.sending:
+        if not self._receiver.complete or current.sending:
             if time.monotonic_ns() < current.give_up_ns:
                 return
             current.line.pacer.cancel()
@@ -310,26 +280,26 @@ class DataPlane:
             self._channel.send("gathered", round=self._memory.round, took_ns=took_ns, digest=digest)
 
     def _report(self, current: _Round) -> dict[str, Any]:
-        receiver = current.receiver
-        counts = asdict(receiver.counts)
-        counts["late"] += self._late
-        counts["refused"] += self._refused + self._recovery.refused
+        receiver = self._receiver
+        counts = receiver.end()
+        counts.refused += self._recovery.refused
         self._recovery.refused = 0
-        dropped = overflows(self._receiver)
-        counts["socket_overflows"] = dropped - self._overflows
-        self._late, self._refused, self._overflows = 0, 0, dropped
+        dropped, before = overflows(self._socket), self._overflows
+        self._overflows = dropped
         pacer = current.line.pacer if current.phase.group is not None else None
         lateness_ns = np.asarray(pacer.lateness_ns() if pacer else [], np.int64)
         return {
-            "completed_ns": current.last_taken_ns or current.when_nothing_came_ns,
+            "completed_ns": receiver.last_arrival_ns or current.when_nothing_came_ns,
             "chunks": receiver.chunks,
             "expected": receiver.expected.bit_count() * receiver.chunks,
             "delivered": receiver.delivered,
-            **counts,
+            **asdict(counts),
             "repair": self._recovery.end(),
+            "socket_overflows": dropped - before,
+            "receive_wait_us": figures_us(receiver.waits_ns),
             "sent": pacer.sent if pacer else 0,
             "send_retries": pacer.retries if pacer else 0,
-            "send_lateness_us": lateness_us(lateness_ns),
+            "send_lateness_us": figures_us(lateness_ns),
             "send_lateness_histogram": histogram(lateness_ns),
         }
 

@@ -6,6 +6,9 @@ A contribution is wanted when a sum has been given up without it, or when the ro
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from agents.stream_watch import maps
 from agents.timing import RoundTrip
 
@@ -38,22 +41,29 @@ class RoundTrips:
 class Fetching:
     """What one round lacks of the contributions that are `expected` (a bitmap) in each of its chunks."""
 
-    def __init__(self, expected: int, chunks: int, hold_off_ns: int, round_trips: RoundTrips) -> None:
-        """At `all_due_ns` everything is wanted that is not there; what `given_up` names, `hold_off_ns` later."""
+    def __init__(self, expected: int, have: NDArray[np.uint64], hold_off_ns: int, round_trips: RoundTrips) -> None:
+        """`have`: bitmaps of what is in each chunk's sum, kept up to date by who merges.
+
+        At `all_due_ns` everything is wanted that is not there; what `given_up` names, `hold_off_ns` later.
+        """
         self.all_due_ns = NEVER_NS
         self.requests_sent = 0
-        self._lacking = [expected] * chunks
+        self._expected = expected
+        self._have = have
         self._hold_off_ns = hold_off_ns
         self._round_trips = round_trips
         # By (island, chunk). What is held is not asked for yet: it has a due time, and then waits for the window.
         self._held: dict[tuple[int, int], int] = {}
         self._asked: dict[tuple[int, int], _Asked] = {}
 
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is about to be asked for, or has been: what arrives then needs not be told of."""
+        return not self._held and not self._asked
+
     def arrived(self, chunk: int, bitmap: int, now_ns: int, fetched: bool) -> None:
-        """These contributors are in the chunk's sum now."""
-        lacked = self._lacking[chunk] & bitmap
-        self._lacking[chunk] &= ~bitmap
-        for island in _bits(lacked):
+        """These contributors are in the chunk's sum now, and were not before."""
+        for island in _bits(bitmap):
             self._held.pop((island, chunk), None)
             asked = self._asked.pop((island, chunk), None)
             if asked is not None and fetched and asked.times == 1:
@@ -64,7 +74,7 @@ class Fetching:
         self._hold(chunk, now_ns + self._hold_off_ns)
 
     def _hold(self, chunk: int, due_ns: int) -> None:
-        for island in _bits(self._lacking[chunk]):
+        for island in _bits(self._expected & ~int(self._have[chunk])):
             if (island, chunk) not in self._asked:
                 self._held.setdefault((island, chunk), due_ns)
 
@@ -79,7 +89,7 @@ class Fetching:
         """What to ask for now, as (island, first chunk, bitmap of the 64 from it on)."""
         if now_ns >= self.all_due_ns:
             self.all_due_ns = NEVER_NS
-            for chunk in range(len(self._lacking)):
+            for chunk in range(len(self._have)):
                 self._hold(chunk, now_ns)
         asking = [key for key, asked in self._asked.items() if asked.due_ns <= now_ns]
         while self._held and len(self._asked) < _WINDOW:

@@ -1,4 +1,4 @@
-"""How late frames left their sender, in figures for reports."""
+"""How late frames left their sender, and were taken in by their receiver, in figures for reports."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,8 +10,8 @@ def histogram(lateness_ns: NDArray[np.int64]) -> list[list[int]]:
     return [[1 << exponent, count] for exponent, count in enumerate(np.bincount(exponents).tolist()) if count]
 
 
-def lateness_us(lateness_ns: NDArray[np.int64]) -> dict[str, float]:
-    """Median, 99th percentile (nearest rank) and maximum, in µs; zeros if nothing was sent."""
+def figures_us(lateness_ns: NDArray[np.int64]) -> dict[str, float]:
+    """Median, 99th percentile (nearest rank) and maximum, in µs; zeros if there was no frame."""
     ordered = np.sort(lateness_ns) / 1000
     if not len(ordered):
         return {"median": 0.0, "p99": 0.0, "max": 0.0}

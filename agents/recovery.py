@@ -11,12 +11,11 @@ from dataclasses import asdict, dataclass
 from agents.answering import Answering
 from agents.exchange_area import ExchangeArea
 from agents.fetching import Fetching, RoundTrips
-from agents.receiving import RoundReceiver
+from agents.receiving import Receiver, Tell, Why
 from agents.sending import open_sender
 from agents.shard import Shard
 from agents.stream_watch import StreamWatch
 from aggregator.wire.packet import (
-    FLAG_RETRANSMITTED,
     HEADER_BYTES,
     REPAIR_PORT,
     RESULT_PORT,
@@ -28,7 +27,6 @@ from aggregator.wire.packet import (
     write_header,
 )
 
-_FROM_EDGE = (Kind.RESULT, Kind.CONTRIBUTION, Kind.HEARTBEAT, Kind.GONE)
 _BURST = 64
 _LONGEST_REQUEST = 128
 
@@ -87,13 +85,13 @@ class Recovery:
     def close(self) -> None:
         self._socket.close()
 
-    def begin(self, epoch: int, round_number: int, sends: bool, receiver: RoundReceiver) -> None:
+    def begin(self, epoch: int, round_number: int, sends: bool, receiver: Receiver) -> None:
         """A round is armed; `sends`: this host has a contribution in it."""
         self._round = epoch, round_number
         if sends:
             self._answering.keep(round_number, epoch)
         if self._settings.fetch:
-            self._fetching = Fetching(receiver.expected, receiver.chunks, self._settings.hold_off_ns, self._round_trips)
+            self._fetching = Fetching(receiver.expected, receiver.have, self._settings.hold_off_ns, self._round_trips)
 
     def start(self, fetch_ns: int) -> None:
         """The round is announced; from `fetch_ns` on what has not come is fetched."""
@@ -110,28 +108,36 @@ class Recovery:
         new, self._counted = totals - self._counted, totals
         return dict(sorted(new.items()))
 
-    def trusts(self, header: Header, sender: str) -> bool:
-        """Whether who has sent a packet to the port of results may send such a one."""
-        if sender == self._settings.edge_address:
-            ours = (header.job, header.shard) == (self._shard.job, self._shard.number)
-            return ours and header.kind in _FROM_EDGE
-        fetched = header.kind is Kind.CONTRIBUTION and header.flags == FLAG_RETRANSMITTED
-        return fetched and self._settings.peers.get(sender) == header.source
+    @property
+    def tell(self) -> Tell:
+        """What the receiver shall tell of what it merges."""
+        if self._fetching is None:
+            return Tell.NONE
+        return Tell.GIVEN_UP if self._fetching.idle else Tell.ALL
 
-    def note(self, header: Header, now_ns: int) -> bool:
-        """Note the place of a packet in the edge's stream; returns whether it holds something for the sums."""
+    def catch_up(self, receiver: Receiver) -> None:
+        """Take note of what the receiver has taken in, and tell it whose turn it is."""
+        turns = receiver.take_turns()
+        if turns is not None:
+            self._watch.in_turn(*turns)
+        for header, why in receiver.told():
+            if Why.PLACE in why:
+                self._note(header, receiver.batch_ns)
+            if Why.MERGED in why:
+                self._merged(header, receiver.batch_ns)
+        receiver.follow(self._watch.stream, self._watch.next)
+
+    def _note(self, header: Header, now_ns: int) -> None:
+        """Note the place of a packet in the edge's stream."""
         match header.kind:
             case Kind.HEARTBEAT:
                 self._watch.heartbeat(header, now_ns)
-                return False
             case Kind.GONE:
                 self._watch.gone(header)
-                return False
-        if header.stream:
-            self._watch.arrived(header, now_ns)
-        return True
+            case _:
+                self._watch.arrived(header, now_ns)
 
-    def merged(self, header: Header, now_ns: int) -> None:
+    def _merged(self, header: Header, now_ns: int) -> None:
         """A packet has been added to the round's sums."""
         if self._fetching is not None:
             self._fetching.arrived(header.chunk, header.bitmap, now_ns, fetched=not header.stream)

@@ -61,9 +61,22 @@ class StreamWatch:
         self._reordering = Reordering(hold_off_ns)
         self.stream = 0
         self._past: list[int] = []
-        self._next = 0
+        self._next = 0  # the number that is in turn
         self._missing: dict[int, _Missing] = {}
         self._due_ns: int | None = None
+
+    @property
+    def next(self) -> int:
+        """The number of the stream whose turn it is."""
+        return self._next
+
+    def in_turn(self, next_number: int, trailing_edge: int) -> None:
+        """Packets up to the one before `next_number` have come, each in its turn; the last one's trailing edge.
+
+        The same as `arrived` of each of them, if no trailing edge is before that of the packet ahead of it.
+        """
+        self._next = next_number
+        self._let_go(trailing_edge)
 
     def arrived(self, header: Header, now_ns: int) -> None:
         """A packet of the stream has come: a result, or a bypassed contribution."""

@@ -213,8 +213,8 @@ def parse_packet(datagram: memoryview, key: bytes | None = None) -> Header:
     if len(datagram) < HEADER_BYTES:
         raise PacketError(Refusal.LENGTH)
     fields = _HEADER.unpack_from(datagram)
-    magic, version, kind, flags, reason, source, contributors, job, epoch, round_, shard = fields[:11]
-    value_count, chunk, number, trailing_edge, number_format, bitmap, tag, stream, checksum = fields[11:]
+    magic, version, kind, _, reason = fields[:5]
+    value_count, tag, checksum = fields[11], fields[17], fields[19]
     if magic != MAGIC:
         raise PacketError(Refusal.MAGIC)
     if version != VERSION:
@@ -229,6 +229,17 @@ def parse_packet(datagram: memoryview, key: bytes | None = None) -> Header:
         raise PacketError(Refusal.CHECKSUM)
     if key is not None and packet_tag(key, datagram) != tag:
         raise PacketError(Refusal.TAG)
+    return _header(fields)
+
+
+def read_header(datagram: memoryview) -> Header:
+    """The header of a packet that is known to be well-formed."""
+    return _header(_HEADER.unpack_from(datagram))
+
+
+def _header(fields: tuple[int, ...]) -> Header:
+    kind, flags, reason, source, contributors, job, epoch, round_, shard = fields[2:11]
+    value_count, chunk, number, trailing_edge, number_format, bitmap, tag, stream = fields[11:19]
     return Header(
         _KINDS[kind],
         source,

@@ -22,6 +22,8 @@ MOST_LINK_LATENESS_P99_MS = 1.0
 MOST_LINK_LATENESS_MS = 10.0
 MOST_SEND_LATENESS_P99_MS = 1.0
 MOST_SEND_LATENESS_MS = 10.0
+MOST_RECEIVE_WAIT_P99_MS = 1.0
+MOST_RECEIVE_WAIT_MS = 10.0
 MOST_CPU_WAIT_MEAN_MS = 0.4
 
 _STEAL = 7  # among the figures of the line "cpu" in /proc/stat
@@ -39,8 +41,9 @@ class Waits:
 class Strain:
     """The figures of one round, undilated; waits are of the worst process, `reasons` is empty for a trusted round.
 
-    `compute_ms`: what the slowest island's training really took, of what it may have. `stolen_ms`: processor time that
-    a hypervisor gave to others meanwhile, of all processors, in the kernel's steps of 10 ms; no reason by itself.
+    `receive_wait`: how long results lay at their host's socket; `slowest_host`: where the longest was. `compute_ms`:
+    what the slowest island's training really took, of what it may have. `stolen_ms`: processor time that a hypervisor
+    gave to others meanwhile, of all processors, in the kernel's steps of 10 ms; no reason by itself.
     """
 
     link_lateness_p99_ms: float
@@ -54,6 +57,9 @@ class Strain:
     cpu_wait_share: float
     cpu_wait_mean_ms: float
     waiting_process: str
+    receive_wait_p99_ms: float = 0.0
+    receive_wait_max_ms: float = 0.0
+    slowest_host: str = ""
     stolen_ms: float = 0.0
     compute_ms: float = 0.0
     compute_allowed_ms: float = math.inf
@@ -127,6 +133,8 @@ def strain_of(
     lateness = {ends: now.lateness.since(before[ends].lateness) for ends, now in after.items()}
     worst = max(lateness, key=lambda ends: _longest_ns(lateness[ends]), default=("", ""))
     sends_us = [report["send_lateness_us"] for report in record.done.values()]
+    receive_us = {host: report["receive_wait_us"] for host, report in record.done.items()}
+    slowest = max(receive_us, key=lambda host: float(receive_us[host]["max"]), default="")
     waiting = max(waits, key=lambda name: waits[name].waited_ns, default="")
     wait = waits.get(waiting, Waits(0, 0))
     wait_ms = scale.undilated_ms(wait.waited_ns)
@@ -143,6 +151,9 @@ def strain_of(
         cpu_wait_share=wait_ms / scale.undilated_ms(record.completion_ns),
         cpu_wait_mean_ms=wait_ms / max(wait.times, 1),
         waiting_process=waiting,
+        receive_wait_p99_ms=scale.undilated_ms(max((wait["p99"] for wait in receive_us.values()), default=0.0) * 1e3),
+        receive_wait_max_ms=scale.undilated_ms(receive_us[slowest]["max"] * 1e3) if slowest else 0.0,
+        slowest_host=slowest,
         stolen_ms=scale.undilated_ms(stolen_ns),
         **_training(record, scale, step_ns),
     )
@@ -170,6 +181,8 @@ def suggestion(strains: Sequence[Strain], scale: Scale) -> str:
             one.link_lateness_max_ms / MOST_LINK_LATENESS_MS,
             one.send_lateness_p99_ms / MOST_SEND_LATENESS_P99_MS,
             one.send_lateness_max_ms / MOST_SEND_LATENESS_MS,
+            one.receive_wait_p99_ms / MOST_RECEIVE_WAIT_P99_MS,
+            one.receive_wait_max_ms / MOST_RECEIVE_WAIT_MS,
             one.cpu_wait_mean_ms / MOST_CPU_WAIT_MEAN_MS,
             one.compute_ms / max(one.compute_allowed_ms, 1e-9),
         )
@@ -193,6 +206,11 @@ def _reasons(strain: Strain) -> list[str]:
     if strain.send_lateness_p99_ms > MOST_SEND_LATENESS_P99_MS or strain.send_lateness_max_ms > MOST_SEND_LATENESS_MS:
         reasons.append(
             f"hosts sent late: p99 {strain.send_lateness_p99_ms:.1f} ms, worst {strain.send_lateness_max_ms:.1f} ms"
+        )
+    if strain.receive_wait_p99_ms > MOST_RECEIVE_WAIT_P99_MS or strain.receive_wait_max_ms > MOST_RECEIVE_WAIT_MS:
+        reasons.append(
+            f"hosts took results in late: p99 {strain.receive_wait_p99_ms:.1f} ms, "
+            f"worst {strain.receive_wait_max_ms:.1f} ms ({strain.slowest_host})"
         )
     if strain.cpu_wait_mean_ms > MOST_CPU_WAIT_MEAN_MS:
         reasons.append(

@@ -149,6 +149,7 @@ def summarise(outcome: Outcome) -> dict[str, Any]:
         },
         "edge_restarts": sum(len(record.restarts) for record in records),
         "send_lateness_us": _send_lateness(records),
+        "receive_wait_us": _worst(records, "receive_wait_us"),
         "links_kind": outcome.links_kind,
         "multicast_plane": outcome.multicast_plane,
         "aggregation": outcome.settings.aggregation,
@@ -308,13 +309,18 @@ def _troubles(outcome: Outcome) -> list[str]:
 
 def _send_lateness(records: Sequence[RoundRecord]) -> dict[str, Any]:
     """The worst of all data planes' figures, round by round, and the histogram of all frames."""
-    done = [report for record in records for report in record.done.values()]
-    worst = {name: max(report["send_lateness_us"][name] for report in done) for name in ("median", "p99", "max")}
     frames: dict[int, int] = {}
-    for report in done:
+    for report in (report for record in records for report in record.done.values()):
         for bound_us, count in report["send_lateness_histogram"]:
             frames[bound_us] = frames.get(bound_us, 0) + count
-    return {**worst, "histogram": [list(bucket) for bucket in sorted(frames.items())]}
+    histogram = [list(bucket) for bucket in sorted(frames.items())]
+    return {**_worst(records, "send_lateness_us"), "histogram": histogram}
+
+
+def _worst(records: Sequence[RoundRecord], key: str) -> dict[str, float]:
+    """The worst of all data planes' figures under a key, round by round."""
+    done = [report[key] for record in records for report in record.done.values()]
+    return {name: max(figures[name] for figures in done) for name in ("median", "p99", "max")}
 
 
 def _shares(histogram: Sequence[Sequence[int]]) -> str:
@@ -386,6 +392,8 @@ def print_table(console: Console, summary: Mapping[str, Any]) -> None:
     lateness = summary["send_lateness_us"]
     table.add_row("send lateness, µs", "0", f"p99 {lateness['p99']:.0f}, max {lateness['max']:.0f}")
     table.add_row("  of all frames, µs", "", _shares(lateness["histogram"]))
+    waits = summary["receive_wait_us"]
+    table.add_row("results' wait at their hosts, µs", "0", f"p99 {waits['p99']:.0f}, max {waits['max']:.0f}")
     carried = [load for load in summary["links"] if load["planned_bytes"]]
     error = max((abs(load["measured_bytes"] / load["planned_bytes"] - 1) for load in carried), default=0.0)
     table.add_row("bytes on links, worst error", "0 %", f"{error:.2%}")

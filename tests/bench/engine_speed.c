@@ -163,10 +163,6 @@ static struct line open_line(uint16_t port, uint32_t values, bool with_info) {
     return line;
 }
 
-static void put32(uint8_t *at, uint32_t value) {
-    for (int i = 0; i < 4; i++) at[i] = (uint8_t)(value >> (24 - 8 * i));
-}
-
 /* Packets `first` and following of the round wait at the socket. */
 static void fill(const struct line *line, uint32_t round, uint32_t first, uint32_t count, uint32_t values) {
     struct mmsghdr messages[BATCH];

@@ -1,6 +1,7 @@
 """A data plane in a namespace of its own: what it sends, takes in and reports."""
 
 import os
+import signal
 import socket
 import time
 from pathlib import Path
@@ -129,6 +130,8 @@ def test_the_round_is_done_when_the_last_result_is_in(host: Host) -> None:
     done = host.answer()
     assert before <= done.pop("completed_ns") <= time.monotonic_ns()
     assert done.pop("send_lateness_us")["max"] >= 0
+    waits = done.pop("receive_wait_us")
+    assert 0 <= waits["median"] <= waits["p99"] <= waits["max"] < (time.monotonic_ns() - start_ns) / 1e3
     assert sum(frames for _, frames in done.pop("send_lateness_histogram")) == CHUNKS
     assert done == {
         "type": "done",
@@ -197,11 +200,30 @@ def test_an_idle_island_is_done_at_once(host: Host) -> None:
     done = host.ask("start", round=3, start_ns=start_ns, fetch_ns=1 << 62, give_up_ns=start_ns + 10**12)
     assert (done["type"], done["round"], done["completed_ns"]) == ("done", 3, start_ns)
     assert (done["chunks"], done["expected"], done["delivered"], done["sent"]) == (CHUNKS, 0, 0, 0)
-    assert done["send_lateness_us"] == {"median": 0.0, "p99": 0.0, "max": 0.0}
+    assert done["send_lateness_us"] == done["receive_wait_us"] == {"median": 0.0, "p99": 0.0, "max": 0.0}
     assert done["send_lateness_histogram"] == []
     assert (host.area.summed[1].any(), host.area.bitmaps[1].any()) == (False, False)
     assert (host.area.summed[0].all(), host.area.bitmaps[0].all()) == (True, True)
     assert host.more_frames(0.1) == []
+
+
+def test_a_host_that_was_held_up_says_so_and_its_round_ended_with_the_last_arrival(host: Host) -> None:
+    host.arm(8, 1)
+    host.start(8)
+    host.frames(CHUNKS)
+    for chunk in range(CHUNKS - 1):
+        host.send_result(*result(8, chunk, EXPECTED))
+    time.sleep(0.05)
+    os.kill(host.process.pid, signal.SIGSTOP)
+    before = time.monotonic_ns()
+    host.send_result(*result(8, CHUNKS - 1, EXPECTED))
+    after = time.monotonic_ns()
+    time.sleep(0.2)
+    os.kill(host.process.pid, signal.SIGCONT)
+    done = host.answer()
+    assert before <= done["completed_ns"] <= after + MILLISECOND
+    assert 199_000 <= done["receive_wait_us"]["max"] <= (time.monotonic_ns() - before) / 1e3
+    assert done["receive_wait_us"]["median"] < 50_000
 
 
 def test_results_that_come_before_the_start_count(host: Host) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from agents.answering import Answering
 from agents.exchange_area import ExchangeArea, map_exchange_area
@@ -56,7 +57,8 @@ class Exchange:
     def __init__(self, directory: Path, loses: Loses, delays_ms: dict[int, int]) -> None:
         self.areas = {island: area_of(directory, island) for island in delays_ms}
         self.sources = {island: answering(area, island) for island, area in self.areas.items()}
-        self.fetching = Fetching(EXPECTED, CHUNKS, HOLD_OFF_NS, RoundTrips(HOLD_OFF_NS))
+        self.have: NDArray[np.uint64] = np.zeros(CHUNKS, np.uint64)
+        self.fetching = Fetching(EXPECTED, self.have, HOLD_OFF_NS, RoundTrips(HOLD_OFF_NS))
         self.loses = loses
         self.delays_ms = delays_ms
         self.now_ns = 0
@@ -97,7 +99,13 @@ class Exchange:
         first = header.chunk * PER_CHUNK
         assert payload == area.sent[area.row(ROUND), first : first + PER_CHUNK].tobytes()
         self.fetched.append((island, header.chunk))
-        self.fetching.arrived(header.chunk, header.bitmap, self.now_ns, fetched=True)
+        if not int(self.have[header.chunk]) & header.bitmap:
+            self.arrived(header.chunk, header.bitmap, fetched=True)
+
+    def arrived(self, chunk: int, bitmap: int, fetched: bool) -> None:
+        """Contributions that were not there yet have been merged."""
+        self.have[chunk] |= np.uint64(bitmap)
+        self.fetching.arrived(chunk, bitmap, self.now_ns, fetched)
 
 
 def nothing(_header: Header) -> bool:
@@ -120,12 +128,12 @@ def test_only_what_a_sum_lacks_is_fetched_and_not_at_once(tmp_path: Path) -> Non
     exchange = Exchange(tmp_path, nothing, {1: 5, 2: 40, 3: 90})
     for chunk in range(CHUNKS):
         bitmap = {3: 0b0110, 70: 0b0010}.get(chunk, EXPECTED)
-        exchange.fetching.arrived(chunk, bitmap, 0, fetched=False)
+        exchange.arrived(chunk, bitmap, fetched=False)
         if bitmap != EXPECTED:
             exchange.fetching.given_up(chunk, 0)
     assert exchange.fetching.next_ns() == HOLD_OFF_NS
     # One comes by itself.
-    exchange.fetching.arrived(70, 0b0100, 5 * MS, fetched=False)
+    exchange.arrived(70, 0b0100, fetched=False)
     exchange.until_quiet(1000)
     assert sorted(exchange.fetched) == [(3, 3), (3, 70)]
     assert exchange.fetching.requests_sent == 2
@@ -142,7 +150,8 @@ def test_round_trips_are_measured_and_waited_for(tmp_path: Path) -> None:
         return header.kind is Kind.FETCH and lost[0] >= 0
 
     trips = exchange.fetching._round_trips
-    later = Fetching(0b0010, 1, HOLD_OFF_NS, trips)
+    exchange.have = np.zeros(1, np.uint64)
+    later = Fetching(0b0010, exchange.have, HOLD_OFF_NS, trips)
     exchange.fetching, exchange.loses, exchange.fetched = later, lose, []
     exchange.sources[1].keep(ROUND + 1, EPOCH)
     began_ns = exchange.now_ns

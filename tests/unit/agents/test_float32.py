@@ -1,5 +1,6 @@
 """The number format f32: what is cleaned from contributions, and how sums of floats are taken in and averaged."""
 
+import socket
 from collections.abc import Mapping
 
 import numpy as np
@@ -8,11 +9,14 @@ import pytest
 from agents.exchange import ExchangeSettings, IslandExchange
 from agents.exchange_area import ExchangeArea
 from agents.float32 import NUMBER_FORMAT, clean
-from agents.receiving import RoundReceiver
+from agents.receiving import Receiver
 from agents.sending import RoundPackets
 from agents.shard import Shard
 from agents.workloads.interface import Parameters, Tensor
-from aggregator.wire.packet import HEADER_BYTES, Header, Kind, Reason, parse_packet
+from aggregator.wire.packet import HEADER_BYTES, Header, Kind, Reason, parse_packet, write_packet
+from tests.unit.agents.fed_receiver import feed
+
+EDGE = "10.0.0.1"
 
 
 def test_what_is_no_number_too_large_or_denormal_is_counted_and_replaced() -> None:
@@ -59,8 +63,11 @@ def test_packets_say_their_format_and_are_taken_in_as_floats() -> None:
     packets = RoundPackets(sender, NUMBER_FORMAT)
     packets.build(np.array([1.5, -2.25, 0.125], np.float32).view(np.int32), 0, 0)
     summed, bitmaps = np.zeros(3, np.int32), np.zeros(2, np.uint64)
-    receiver = RoundReceiver(receiver_shard, (0, 0), 0b1000, summed, bitmaps, NUMBER_FORMAT)
-    integers = RoundReceiver(receiver_shard, (0, 0), 0b1000, np.zeros(3, np.int32), np.zeros(2, np.uint64))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as unused:
+        receiver = Receiver(unused, receiver_shard, EDGE, {}, NUMBER_FORMAT)
+        integers = Receiver(unused, receiver_shard, EDGE, {})
+    receiver.begin(0, 0, 0b1000, summed, bitmaps)
+    integers.begin(0, 0, 0b1000, np.zeros(3, np.int32), np.zeros(2, np.uint64))
     for chunk, length in enumerate(packets.lengths.tolist()):
         start = chunk * packets.slot_bytes
         datagram = memoryview(packets.buffer)[start : start + length]
@@ -68,7 +75,9 @@ def test_packets_say_their_format_and_are_taken_in_as_floats() -> None:
         assert sent.number_format == NUMBER_FORMAT
         result = Header(Kind.RESULT, 0, 1, 0, 0, 0, chunk, sent.value_count, bitmap=0b1000, reason=Reason.COMPLETE)
         result.number_format = NUMBER_FORMAT
-        assert receiver.take(result, datagram[HEADER_BYTES:])
-        assert not integers.take(result, datagram[HEADER_BYTES:])
+        out = bytearray(length)
+        write_packet(memoryview(out), result, datagram[HEADER_BYTES:])
+        for each in (receiver, integers):
+            feed(each, [(bytes(out), EDGE)])
     assert summed.view(np.float32).tolist() == [1.5, -2.25, 0.125]
-    assert integers.counts.refused == 2
+    assert (receiver.end().complete, integers.end().refused) == (2, 2)

@@ -33,6 +33,7 @@ def strain(
     lateness: Lateness = QUIET,
     dropped_other: int = 0,
     late_us: tuple[float, float] = (50.0, 300.0),
+    waits_us: tuple[float, float] = (80.0, 900.0),
     overflows: int = 0,
     wait_ms: float = 20.0,
     wait_times: int = 500,
@@ -42,7 +43,10 @@ def strain(
 ) -> Strain:
     """A round of 500 ms on two directions, of which one carried nothing."""
     scale = scale or Scale()
-    report: dict[str, Any] = {"send_lateness_us": {"median": 1.0, "p99": late_us[0], "max": late_us[1]}}
+    report: dict[str, Any] = {
+        "send_lateness_us": {"median": 1.0, "p99": late_us[0], "max": late_us[1]},
+        "receive_wait_us": {"median": 1.0, "p99": waits_us[0], "max": waits_us[1]},
+    }
     nothing = counters(Lateness())
     before = {("nyc", "lon"): counters(QUIET), ("lon", "nyc"): nothing}
     passed = Lateness(tuple(sorted(_add(QUIET, lateness).items())))
@@ -90,6 +94,7 @@ def test_quiet_round_is_trusted() -> None:
     assert quiet.reasons == ()
     assert (quiet.link_lateness_p99_ms, quiet.link_lateness_max_ms) == (0.02, 0.4)
     assert (quiet.worst_link, quiet.waiting_process) == ("nyc>lon", "edge-nyc")
+    assert (quiet.receive_wait_p99_ms, quiet.receive_wait_max_ms, quiet.slowest_host) == (0.08, 0.9, "nyc-h1")
 
 
 @pytest.mark.parametrize(
@@ -101,6 +106,8 @@ def test_quiet_round_is_trusted() -> None:
         ({"overflows": 2}, "2 datagrams overflowed"),
         ({"late_us": (1_200.0, 2_000.0)}, "hosts sent late: p99 1.2 ms"),
         ({"late_us": (10.0, 12_000.0)}, "worst 12.0 ms"),
+        ({"waits_us": (1_100.0, 1_500.0)}, "hosts took results in late: p99 1.1 ms"),
+        ({"waits_us": (90.0, 10_100.0)}, "worst 10.1 ms (nyc-h1)"),
         ({"wait_ms": 260.0}, "edge-nyc waited 260 ms for a processor, 0.5 ms each time"),
         ({"compute_ms": 410.0}, "the training of nyc really took 410 ms of the 400 ms"),
     ],
