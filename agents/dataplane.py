@@ -187,8 +187,7 @@ class DataPlane:
             case "start":
                 self._start(message["round"], message["start_ns"], message["fetch_ns"], message["give_up_ns"])
             case "account":
-                late, self._late = self._late, 0
-                self._channel.send("accounted", late=late, repair=self._recovery.end())
+                self._channel.send("accounted", late=self._receiver.end().late, repair=self._recovery.end())
             case kind:
                 raise ValueError(f"a data plane does not know the message {kind!r}")
 
