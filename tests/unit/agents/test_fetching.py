@@ -170,7 +170,8 @@ def test_a_link_that_loses_the_first_requests_is_asked_over_often_enough(tmp_pat
         return header.kind is Kind.FETCH and lost[0] >= 0
 
     exchange = Exchange(tmp_path, lose, {1: 5, 2: 40, 3: 90})
-    exchange.fetching = Fetching(0b0010, 1, HOLD_OFF_NS, RoundTrips(HOLD_OFF_NS))
+    exchange.have = np.zeros(1, np.uint64)
+    exchange.fetching = Fetching(0b0010, exchange.have, HOLD_OFF_NS, RoundTrips(HOLD_OFF_NS))
     exchange.fetching.all_due_ns = 0
     exchange.until_quiet(5000)  # in which a round is not given up
     assert exchange.fetched == [(1, 0)]
