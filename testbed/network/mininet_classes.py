@@ -5,6 +5,7 @@ all of itself: an eighth of the time that a run takes to load.
 """
 
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -20,7 +21,8 @@ def _plain_distutils() -> Iterator[None]:
         sys.meta_path[:] = finders
 
 
-with _plain_distutils():
+with _plain_distutils(), warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # distutils is; Debian's mininet has no other
     from mininet.link import Intf
     from mininet.link import Link as MininetLink
     from mininet.net import Mininet
