@@ -290,8 +290,9 @@ def test_a_recording_with_gaps_is_incomplete(tmp_path: Path) -> None:
     assert "lacks" in analysis.warnings[0]
 
 
-def test_fetched_contributions_are_repairs(tmp_path: Path) -> None:
-    network = Network()
+@pytest.mark.parametrize("source", ["10.1.0.10", "10.1.0.50"])
+def test_fetched_contributions_are_repairs(tmp_path: Path, source: str) -> None:
+    network = Network(source=source)
     network.round(4, {2: "lon>fra"})
     fetch = header(Kind.FETCH, 2, 2, value_count=0, number=0, bitmap=1)
     way = [("fra-h1:e0", "fra-e:h0"), ("fra-e:r0", "fra:e0"), ("fra:c-lon", "lon:c-fra"), ("lon:c-nyc", "nyc:c-lon")]
