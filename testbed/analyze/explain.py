@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from aggregator.wire.packet import MAP_BITS, Reason
 from testbed.analyze.addresses import Addresses
-from testbed.analyze.captures import Captures, Point
+from testbed.analyze.captures import Captures, Point, Sightings
 from testbed.analyze.flows import CONTRIBUTION, FETCH, FETCHED, GONE, NACK, REPAIR, RESULT, classes
 from testbed.errors import TestbedError
 
@@ -78,21 +78,21 @@ def explain(captures: Captures, wanted: Wanted) -> list[Sight]:
     mine = sum(1 << source for source in sources)
     found: list[tuple[_Seen, bool]] = []
     numbers: set[tuple[int, int, int]] = set()  # (host, stream, number) of the results
-    senders: set[int] = set()
+    senders: set[str] = set()  # a host may send from several addresses
     for seen in parts:
         if int(seen.header["bitmap"]) & mine:
             found.append((seen, True))
             if seen.kind in _ANSWERS:
                 numbers.add((seen.target_ip, int(seen.header["stream"]), int(seen.header["number"])))
             elif seen.kind == CONTRIBUTION:
-                senders.add(seen.source_ip)
+                senders.add(_name(seen.source_ip, names))
         elif seen.kind in _ANSWERS and int(seen.header["reason"]) == Reason.TIMEOUT:
             found.append((seen, False))
     if not any(holds for _, holds in found):
         raise TestbedError(f"the captures have no {wanted}; where only core links were captured, give a contributor id")
     for seen in requests:
         if seen.kind == FETCH:
-            if _fetches(seen.header, wanted) and seen.target_ip in senders:
+            if _fetches(seen.header, wanted) and _name(seen.target_ip, names) in senders:
                 found.append((seen, False))
         elif numbers & _numbers(seen.header, seen.source_ip if seen.kind == NACK else seen.target_ip):
             found.append((seen, False))
@@ -120,6 +120,7 @@ def _collect(captures: Captures, wanted: Wanted) -> tuple[list[_Seen], list[_See
     addresses = Addresses(captures)
     for _, everything, _ in captures.sightings():
         sightings = addresses.without_strays(everything)
+        names |= _names(captures, sightings)
         packets, header = sightings.packets, sightings.packets.header
         kind = classes(header)
         here = (header["round"] == wanted.round) & (header["shard"] == wanted.shard)
@@ -136,8 +137,6 @@ def _collect(captures: Captures, wanted: Wanted) -> tuple[list[_Seen], list[_See
                 int(packets.target_ip[row]),
             )
             (parts if mine[row] else requests).append(seen)
-            if seen.point.is_host:
-                names[seen.source_ip if seen.point.outbound else seen.target_ip] = seen.point.node
             if seen.kind == CONTRIBUTION and seen.point.island == wanted.source and _leaves_site(seen.point):
                 sources.add(int(seen.header["source"]))
     return parts, requests, sources, names
@@ -184,15 +183,26 @@ def _numbers(header: NDArray[np.void] | np.void, host: int) -> set[tuple[int, in
     return {(host, stream, (first + bit) % (1 << 32)) for bit in range(MAP_BITS) if bitmap >> bit & 1}
 
 
+def _names(captures: Captures, sightings: Sightings) -> dict[int, str]:
+    """Hosts by the addresses from which they send."""
+    pairs = np.unique(sightings.packets.source_ip.astype(np.int64) << 32 | sightings.point)
+    points = ((pair >> 32, captures.points[pair & 0xFFFFFFFF]) for pair in pairs.tolist())
+    return {address: point.node for address, point in points if point.is_host and point.outbound}
+
+
 def _fetches(header: np.void, wanted: Wanted) -> bool:
     bit = wanted.chunk - int(header["chunk"])
     return 0 <= bit < MAP_BITS and bool(int(header["bitmap"]) >> bit & 1)
 
 
+def _name(address: int, names: Mapping[int, str]) -> str:
+    return names.get(address, str(IPv4Address(address)))
+
+
 def _words(seen: _Seen, holds: bool, names: Mapping[int, str]) -> str:
     header, kind = seen.header, seen.kind
     number, stream, asked = int(header["number"]), int(header["stream"]), int(header["bitmap"]).bit_count()
-    target = names.get(seen.target_ip, str(IPv4Address(seen.target_ip)))
+    target = _name(seen.target_ip, names)
     if kind == CONTRIBUTION:
         return f"contribution to {target}"
     if kind == FETCHED:
@@ -205,6 +215,6 @@ def _words(seen: _Seen, holds: bool, names: Mapping[int, str]) -> str:
         about = "bypassed contribution" if bypassed else f"result ({reason}) of {int(header['contributors'])}{without}"
         return f"{about}, {again}number {number} of stream {stream:x}"
     if kind == FETCH:
-        asker = names.get(seen.source_ip, str(IPv4Address(seen.source_ip)))
+        asker = _name(seen.source_ip, names)
         return f"fetch by {asker}, with {asked - 1} others" if asked > 1 else f"fetch by {asker}"
     return f"{'NACK' if kind == NACK else 'gone'} for {asked} from number {number} on, stream {stream:x}"

@@ -13,6 +13,7 @@ OTHER, CONTRIBUTION, RESULT, PROBE, NACK, HEARTBEAT, GONE, FETCH, FETCHED = rang
 and that a contribution which was fetched is on its own. Frames of other protocols are OTHER."""
 REPAIR = 16
 """Added to the class of what an edge sends again."""
+_FROM_HOSTS = (CONTRIBUTION, NACK, FETCH, FETCHED)
 _NUMBERED = (RESULT, RESULT + REPAIR)
 
 
@@ -20,7 +21,7 @@ _NUMBERED = (RESULT, RESULT + REPAIR)
 class Flow:
     """`sequence` is what tells numberings apart: the epoch of contributions, the stream of what an edge sends.
 
-    `source` is the contributor id of contributions.
+    `source` is the contributor id of what hosts send.
     """
 
     kind: int
@@ -55,7 +56,7 @@ class Flows:
         sequence = np.where(np.isin(kind, _NUMBERED), header["stream"], sequence)
         table = np.empty((len(kind), 2), np.uint64)
         table[:, 0] = packets.source_ip.astype(np.uint64) << np.uint64(32) | packets.target_ip
-        source = np.where(kind == CONTRIBUTION, header["source"], 0)
+        source = np.where(np.isin(kind, _FROM_HOSTS), header["source"], 0)
         table[:, 1] = kind << 40 | source.astype(np.int64) << 32 | sequence.astype(np.int64)
         _, first, inverse = np.unique(
             table[:, 0] * np.uint64(0x9E3779B97F4A7C15) + table[:, 1], return_index=True, return_inverse=True
@@ -75,8 +76,8 @@ class Flows:
         return np.array(numbers, np.int64)[inverse]
 
     def sources(self) -> dict[int, int]:
-        """The contributor ids of hosts, by their addresses."""
-        return {flow.source_ip: flow.source for flow in self.all if flow.kind == CONTRIBUTION}
+        """The contributor ids of hosts, by their addresses, of which a host may have several."""
+        return {flow.source_ip: flow.source for flow in self.all if flow.kind in _FROM_HOSTS}
 
     def _number(self, flow: Flow) -> int:
         if flow not in self._numbers:

@@ -57,12 +57,14 @@ class Packets:
 
     `identity` is a hash of addresses, ports and header: the same packet has the same one wherever it is seen. Where the
     checksum of IP is wrong, or the whole datagram was captured and its own is, it has another; `bad` says so. The
-    addresses are IPv4's.
+    addresses are IPv4's; `source_link` and `target_link` those of Ethernet, 0 if there are none.
     """
 
     frame: NDArray[np.int64]
     source_ip: NDArray[np.uint32]
     target_ip: NDArray[np.uint32]
+    source_link: NDArray[np.uint64]
+    target_link: NDArray[np.uint64]
     header: NDArray[np.void]
     identity: NDArray[np.uint64]
     bad: NDArray[np.bool_]
@@ -73,6 +75,8 @@ class Packets:
             self.frame[keep],
             self.source_ip[keep],
             self.target_ip[keep],
+            self.source_link[keep],
+            self.target_link[keep],
             self.header[keep],
             self.identity[keep],
             self.bad[keep],
@@ -127,7 +131,8 @@ def find_packets(frames: Frames, link_type: NDArray[np.int64]) -> Found:
     identity ^= identity >> np.uint64(29)
     bad = _wrong_checksums(data, begin, header, frames.captured[frame] - (begin - frames.at[frame]), identity)
     bad |= _wrong_ip_checksums(data, ip_at[frame], ip_bytes[frame], identity)
-    packets = Packets(frame, addresses[:, 0], addresses[:, 1], header, identity, bad)
+    link = _link_addresses(data, frames.at[frame], ethernet[frame])
+    packets = Packets(frame, addresses[:, 0], addresses[:, 1], *link, header, identity, bad)
     without = np.ones(len(frames.at), bool)
     without[frame] = False
     merged = int((~without[several]).sum())
@@ -140,8 +145,18 @@ def _others(data: NDArray[np.uint8], frames: Frames, which: NDArray[np.int64]) -
     places = zip(frames.at[which].tolist(), frames.captured[which].tolist(), strict=True)
     identity = np.array([zlib.crc32(view[at : at + captured]) for at, captured in places], np.uint64)
     identity = identity * _SPREAD[0] + frames.length[which].astype(np.uint64) * _SPREAD[-1]
-    none = np.zeros(len(which), np.uint32)
-    return Packets(which, none, none, np.zeros(len(which), _HEADER), identity, none.astype(bool))
+    none, no_link = np.zeros(len(which), np.uint32), np.zeros(len(which), np.uint64)
+    header = np.zeros(len(which), _HEADER)
+    return Packets(which, none, none, no_link, no_link, header, identity, none.astype(bool))
+
+
+def _link_addresses(
+    data: NDArray[np.uint8], at: NDArray[np.int64], ethernet: NDArray[np.bool_]
+) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    """Source and target of Ethernet frames that begin there, as numbers of 48 bits."""
+    words = rows(data, at, 12).view(">u2").astype(np.uint64) * ethernet[:, None].astype(np.uint64)
+    numbers = words[:, 0::3] << np.uint64(32) | words[:, 1::3] << np.uint64(16) | words[:, 2::3]
+    return numbers[:, 1], numbers[:, 0]
 
 
 def _take_apart(

@@ -136,11 +136,11 @@ class Repairs:
 
     def first_fetched(self, sources: Mapping[int, int]) -> tuple[int, int, int, int] | None:
         """What was fetched first: its source's contributor id, round, chunk and shard."""
-        for (_, asked, round_number, shard, chunk), request in (
-            (key, request) for key, request in self.requests.items() if request.pair.fetch
-        ):
-            if asked in sources and request.repaired_ns is not None:
-                return sources[asked], round_number, chunk, shard
+        for key, request in self.requests.items():
+            pair = request.pair
+            if pair.fetch and pair.asked in sources and request.repaired_ns is not None:
+                _, _, round_number, shard, chunk = key
+                return sources[pair.asked], round_number, chunk, shard
         return None
 
     def times_ns(self) -> list[tuple[int, float]]:

@@ -61,6 +61,8 @@ class Network:
     capture: Capture = field(default_factory=Capture)
     now_ns: int = 1000 * MS
     captured: int = 128
+    source: str = "10.1.0.10"
+    """The address that nyc's host sends contributions from."""
     interfaces: dict[str, int] = field(default_factory=dict)
     numbers: dict[str, int] = field(default_factory=dict)
 
@@ -83,7 +85,7 @@ class Network:
     def contribute(self, chunk: int, lost: str = "", round_number: int = 0) -> set[str]:
         """Multicast a contribution of nyc; returns whose edges it reached. `lost`: the link (or node) that loses it."""
         packet = header(chunk=chunk, round=round_number)
-        data = frame(packet, host("nyc"), "232.1.0.1", CONTRIBUTION_PORT)
+        data = frame(packet, self.source, "232.1.0.1", CONTRIBUTION_PORT)
         for hop in UP:
             if not self.cross(hop, data, copies=place(hop) != lost) or lost == hop[1].split(":")[0]:
                 return set()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from aggregator.wire.packet import RESULT_PORT, Kind
+from aggregator.wire.packet import REPAIR_PORT, RESULT_PORT, Kind
 from testbed.analyze.results import Recovery
 from tests.unit.analyze.network import (
     MS,
@@ -110,12 +110,20 @@ def test_what_hosts_have_already_is_redundant(tmp_path: Path) -> None:
 
 def test_what_a_lan_floods_to_other_hosts_did_not_come_to_them(tmp_path: Path) -> None:
     network = Network()
-    network.round(2, {})
-    network.nack("lon", 0)  # so it is known which address is lon-h1's
-    other = frame(
-        header(Kind.RESULT, 1, 0, bitmap=1, stream=STREAM, reason=1, number=9), edge("lon"), "10.1.1.11", RESULT_PORT
-    )
-    network.cross(("lon-e:h0", "lon-h1:e0"), other)
+    own, another = (bytes([2, 0, 0, 0, 0, number]) for number in (1, 2))
+
+    def result(chunk: int, number: int, link: bytes) -> None:
+        packet = header(Kind.RESULT, 1, chunk, bitmap=1, stream=STREAM, reason=1, number=number)
+        data = frame(packet, edge("lon"), host("lon"), RESULT_PORT)
+        network.cross(("lon-e:h0", "lon-h1:e0"), link + data[6:])
+
+    fetch = frame(header(Kind.FETCH, 1, value_count=0, bitmap=1), host("lon"), host("nyc"), REPAIR_PORT)
+    network.cross(("lon-h1:e0", "lon-e:h0"), bytes(6) + own + fetch[12:])
+    for chunk in range(2):
+        network.contribute(chunk)
+        network.result("fra", chunk)
+        result(chunk, chunk, own)
+    result(0, 2, another)
     analysis = network.analysed(tmp_path)
     assert analysis.reconciled
     assert hop_of(analysis, "lon-e>lon-h1").redundant == 0
@@ -282,8 +290,9 @@ def test_a_recording_with_gaps_is_incomplete(tmp_path: Path) -> None:
     assert "lacks" in analysis.warnings[0]
 
 
-def test_fetched_contributions_are_repairs(tmp_path: Path) -> None:
-    network = Network()
+@pytest.mark.parametrize("source", ["10.1.0.10", "10.1.0.50"])
+def test_fetched_contributions_are_repairs(tmp_path: Path, source: str) -> None:
+    network = Network(source=source)
     network.round(4, {2: "lon>fra"})
     fetch = header(Kind.FETCH, 2, 2, value_count=0, number=0, bitmap=1)
     way = [("fra-h1:e0", "fra-e:h0"), ("fra-e:r0", "fra:e0"), ("fra:c-lon", "lon:c-fra"), ("lon:c-nyc", "nyc:c-lon")]

@@ -46,7 +46,8 @@ def test_a_lost_contribution(path: Path) -> None:
 
 
 def test_a_sum_without_it_tells_why_it_was_fetched(tmp_path: Path) -> None:
-    network = Network()
+    network = Network(source="10.1.0.50")
+    network.nack("nyc", 0)  # from the address by which it is known
     network.round(1, {})
     network.contribute(1, "lon>fra")
     packet = header(Kind.RESULT, 2, 1, bitmap=2, number=1, stream=77, reason=Reason.TIMEOUT)
