@@ -53,6 +53,15 @@ torch = _import_torch()
 _WITHOUT_NUMPY = ("Numpy is not available", "Could not infer dtype of numpy")
 
 
+def _load_what_training_needs() -> None:
+    """Newer PyTorch loads seconds' worth of modules at its first optimiser: not in the middle of a round."""
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    optimiser = torch.optim.SGD([parameter], 0.1)
+    parameter.sum().backward()
+    optimiser.step()
+    optimiser.zero_grad()
+
+
 class TorchWorkload:
     """A workload made of a model and a loop; a subclass has a `name`, and `model` and `loop`."""
 
@@ -86,6 +95,7 @@ class TorchWorkload:
         return [Tensor(name, parameter.numel(), largest) for (name, parameter), largest in named]
 
     def island(self, setting: Setting, island_id: int) -> Trainer:
+        _load_what_training_needs()
         return TorchTrainer(self, self._seeded_model(setting), setting, island_id)
 
     def _seeded_model(self, setting: Setting) -> Any:

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from testbed.paper.record import Record
 from testbed.paper.row import Value
 from testbed.run.settings import RunSettings
 from testbed.scale import Scale
+
+_WIDTH = 132
 
 
 def add_parser(commands: Any) -> None:
@@ -49,7 +52,9 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(document, indent=2))
     else:
-        _print(Console(highlight=False, soft_wrap=True), record, document)
+        # In a file or a pipe, whose width nobody knows, lines that say what they are about.
+        width = None if sys.stdout.isatty() else _WIDTH
+        _print(Console(highlight=False, soft_wrap=True, width=width), record, document)
     return 0 if record.ok else 1
 
 

@@ -278,6 +278,7 @@ class Fleet:
         script = self._scripts.get(ended)
         times = sum(restart.process == ended.name for restart in self.restarts)
         if script is None or not script.set_up or times == MAX_RESTARTS:
+            self._hear_out(ended)
             raise RunFailed(f"{ended.name} ended in the middle of the run ({self._end_of(ended)}); see {self._log_dir}")
         self._selector.unregister(ended.channel)
         ended.channel.close()
@@ -292,6 +293,16 @@ class Fleet:
                 self._waiting[fresh].append(answer)
         self.restarts.append(Restart(ended.name, how, time.monotonic() - began))
         self._serve_questions()
+
+    def _hear_out(self, ended: Process) -> None:
+        """Raise RunFailed with the error that a process has sent before it ended, if it has sent one."""
+        ends = 0  # what it has not read itself is told first, as an end, and then comes what it has sent
+        while ends < 2 and select.select([ended.channel], [], [], 0)[0]:
+            message = ended.channel.receive()
+            if message is None:
+                ends += 1
+            else:
+                self._check(ended, message)
 
     def _ask(self, process: Process, kind: str, fields: Mapping[str, object]) -> control.Message:
         answer = None

@@ -44,6 +44,17 @@ def test_error_of_a_process_ends_the_run_with_its_words(fleet: Fleet) -> None:
         fleet.gather([process], "hello", 5)
 
 
+def test_an_error_is_heard_though_the_process_has_not_read_what_it_was_told_since(fleet: Fleet) -> None:
+    process, other = _process("nyc", "")
+    fleet.add(process)
+    fleet.send([process], "train", round=0)
+    other.send("trained", round=0)
+    other.send("error", message="no such array")
+    other.close()
+    with pytest.raises(RunFailed, match="edge-nyc: no such array"):
+        fleet.send([process], "contribute", round=0)
+
+
 def test_end_of_a_process_is_named_with_its_status(fleet: Fleet) -> None:
     process, other = _process("nyc", "raise SystemExit(7)")
     fleet.add(process)
