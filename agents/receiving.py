@@ -1,7 +1,7 @@
 """The receiving half of a data plane: a round's results and contributions, merged into the exchange area.
 
-In C (agents/native/receive.c), so that what comes in its turn is taken in without this interpreter: no place here is
-passed for each packet. tests/unit/agents/plain_receiver.py says the same in plain Python.
+In C (agents/native/receive.c), so that packets that come in their turn do not wake the interpreter; what is done with
+each is written in plain Python in tests/unit/agents/plain_receiver.py.
 """
 
 import ctypes

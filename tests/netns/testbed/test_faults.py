@@ -105,6 +105,9 @@ def test_a_host_that_stands_still_for_a_while_costs_one_round_at_most(tmp_path: 
     assert all(event["exact"] for event in rounds)
     assert all(event["digests_equal"] for event in rounds if event["round"] not in hurt)
     assert (summary["contributions"]["lost"] > 0) == bool(hurt)
+    # What was sent to it meanwhile lay at its socket.
+    marked = {untrusted["round"]: "; ".join(untrusted["reasons"]) for untrusted in summary["untrusted_rounds"]}
+    assert all("hosts took results in late" in marked.get(number, "") for number in hurt)
 
 
 def test_a_full_disk_stops_the_run_and_leaves_what_was_written_whole(tmp_path: Path) -> None:
