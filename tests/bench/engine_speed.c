@@ -15,7 +15,6 @@
 #include "../../aggregator/native/receive.h"
 
 #define SOURCES 8u
-#define WINDOW 32u
 #define CHUNKS 1024u
 #define BATCH TB_RECEIVE_BATCH /* the engine's largest; also how many packets wait at a socket */
 #define ORDER (SOURCES * CHUNKS)
@@ -23,6 +22,8 @@
 #define TURNS 9
 #define BUFFER_BYTES (16 << 20)
 #define ALIGNMENT 64u
+#define FEW_OPEN 32u  /* sums that are open at a time: they stay in the cache, */
+#define MANY_OPEN 512u /* and they do not */
 
 static int (*engine_open)(const struct tb_config *, struct tb_engine **);
 static int (*set_clique)(struct tb_engine *, uint32_t, uint32_t, uint32_t, uint64_t, int64_t);
@@ -63,9 +64,11 @@ static struct tb_headers headers_of(size_t rows) {
     };
 }
 
+static uint32_t window = FEW_OPEN;
+
 /* Contribution i of a round: windows of chunks, in each window one source after the other. */
-static uint32_t source_of(uint32_t i) { return i / WINDOW % SOURCES; }
-static uint32_t chunk_of(uint32_t i) { return i / (WINDOW * SOURCES) * WINDOW + i % WINDOW; }
+static uint32_t source_of(uint32_t i) { return i / window % SOURCES; }
+static uint32_t chunk_of(uint32_t i) { return i / (window * SOURCES) * window + i % window; }
 
 static struct tb_engine *open_engine(uint32_t values) {
     struct tb_engine *engine;
@@ -213,8 +216,8 @@ static uint32_t read_only(int fd, uint8_t *rows, size_t stride) {
 }
 
 /* Nanoseconds per contribution of reading alone, and of receiving, checking, adding and polling, by turns. */
-static struct parts on_a_socket(uint32_t values) {
-    struct line bare = open_line(47100, values, false), whole = open_line(47101, values, true);
+static struct parts on_a_socket(uint32_t values, uint16_t port) {
+    struct line bare = open_line(port, values, false), whole = open_line((uint16_t)(port + 1), values, true);
     size_t stride = (64 + 4u * values + ALIGNMENT) / ALIGNMENT * ALIGNMENT + ALIGNMENT;
     uint8_t *bare_rows = rows_of(BATCH * stride), *rows = rows_of(BATCH * stride);
     int32_t *results = rows_of((size_t)BATCH * stride);
@@ -304,7 +307,10 @@ int main(int argc, char **argv) {
         uint32_t batch = (const uint32_t[]){1, 7, BATCH}[i];
         printf("engine-%u %.1f\n", batch, engine_alone(values, batch));
     }
-    struct parts parts = on_a_socket(values);
-    printf("bare %.1f\nreceive %.1f\nadd %.1f\n", parts.bare, parts.received, parts.added);
+    struct parts few = on_a_socket(values, 47100);
+    printf("bare %.1f\nreceive %.1f\nadd %.1f\n", few.bare, few.received, few.added);
+    window = MANY_OPEN;
+    struct parts many = on_a_socket(values, 47102);
+    printf("bare-open %.1f\nreceive-open %.1f\nadd-open %.1f\n", many.bare, many.received, many.added);
     return 0;
 }

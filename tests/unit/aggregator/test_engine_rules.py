@@ -108,6 +108,17 @@ def test_sum_is_modulo_two_to_the_32(make_rig: MakeRig) -> None:
     assert rig.poll()[0].values == [-(2**31), 2**31 - 1, 0]
 
 
+@pytest.mark.parametrize("length", [1, 15, 17, 255, 256, 257, 511, 512, 513, 600])
+def test_sum_has_every_value_and_no_more(make_rig: MakeRig, length: int) -> None:
+    rig = make_rig(values_per_chunk=600)
+    rig.announce(0b111)
+    values = np.random.default_rng(length).integers(-(2**31), 2**31, (3, length), np.int32)
+    rig.submit(*[C(source, values[source].tolist()) for source in range(3)])
+    rig.out_payloads[:] = 99
+    assert rig.poll()[0].values == values.sum(axis=0, dtype=np.int32).tolist()
+    assert (rig.out_payloads[0, length:] == 99).all()
+
+
 def test_sum_in_f32_is_that_of_ieee_754_in_the_order_of_arrival(make_rig: MakeRig) -> None:
     rig = make_rig(number_format=1)
     rig.announce(0b111)
