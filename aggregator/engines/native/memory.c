@@ -66,6 +66,9 @@ int tb_open(const struct tb_config *config, struct tb_engine **out) {
     /* Pages are backed by memory only once they are written, so a large budget costs what is used of it. */
     char *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (base == MAP_FAILED) return TB_NO_MEMORY;
+    /* In small pages a sum is spread over several, and each has to be looked up again when the sum is come back to. Where
+     * there are no huge pages nothing is lost. */
+    madvise(base, bytes, MADV_HUGEPAGE);
     struct tb_engine *engine = (struct tb_engine *)(void *)base;
     engine->mapped_bytes = bytes;
     engine->config = *config;
