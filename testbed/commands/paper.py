@@ -85,9 +85,9 @@ def _print(console: Console, record: Record, document: Mapping[str, Any]) -> Non
 
 
 def _attempt(attempt: Attempt) -> str:
-    what = attempt.trouble or (
-        f"{attempt.deviation or 0.0:.1%} off, {attempt.untrusted_rounds} of {attempt.rounds} rounds not trustworthy"
-    )
+    what = attempt.trouble or f"{attempt.deviation or 0.0:.1%} off"
+    if attempt.untrusted_rounds:
+        what += f", {attempt.untrusted_rounds} of {attempt.rounds} rounds not trustworthy"
     return f"time dilation {attempt.time_dilation:g}: {what}"
 
 

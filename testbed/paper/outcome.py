@@ -11,7 +11,7 @@ Summary = Mapping[str, Any]
 class Attempt:
     """One try: how long it took, how far off the plan it was (as a share), in how many rounds the machine kept up.
 
-    `trouble`: why there is no result, or empty.
+    `deviation` is None where there is no plan, `untrusted_rounds` where nobody knows. `trouble`: why it has no result.
     """
 
     time_dilation: float
@@ -19,7 +19,7 @@ class Attempt:
     run_dir: str
     deviation: float | None = None
     rounds: int = 0
-    untrusted_rounds: int = 0
+    untrusted_rounds: int | None = 0
     trouble: str = ""
 
 
