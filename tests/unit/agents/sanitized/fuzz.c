@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "../../../../agents/native/receive.h"
@@ -199,9 +200,41 @@ static bool fuzz_socket(unsigned steps) {
     return !wrong;
 }
 
+/* Arrivals by the kernel's stamps; a stamp that a step of the wall clock has made impossible is not believed. */
+static bool check_stamps(void) {
+    static const int64_t day = INT64_C(86400000000000), millisecond = 1000000;
+    const struct tb_stamps stamps = {.now_ns = 50 * day + 700 * millisecond, .offset_ns = 20000 * day + 5, .empty_ns = 50 * day};
+    const struct {
+        int64_t arrival_ns, wanted_ns;
+    } cases[] = {{50 * day + 1, 50 * day + 1},
+                 {stamps.now_ns, stamps.now_ns},
+                 {50 * day - 15 * millisecond, 50 * day - 15 * millisecond}, /* had to wait for the softirq */
+                 {50 * day - 25 * millisecond, stamps.now_ns},
+                 {stamps.now_ns + 1, stamps.now_ns},
+                 {51 * day, stamps.now_ns},
+                 {49 * day, stamps.now_ns}};
+    bool wrong = false;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        _Alignas(struct cmsghdr) uint8_t control[CMSG_SPACE(sizeof(struct timespec))] = {0};
+        struct msghdr message = {.msg_control = control, .msg_controllen = sizeof control};
+        struct cmsghdr *part = CMSG_FIRSTHDR(&message);
+        int64_t wall_ns = cases[i].arrival_ns + stamps.offset_ns;
+        struct timespec stamp = {.tv_sec = wall_ns / 1000000000, .tv_nsec = wall_ns % 1000000000};
+        part->cmsg_len = CMSG_LEN(sizeof stamp);
+        part->cmsg_level = SOL_SOCKET;
+        part->cmsg_type = SCM_TIMESTAMPNS;
+        memcpy(CMSG_DATA(part), &stamp, sizeof stamp);
+        wrong |= tb_arrival_ns(&stamps, &message) != cases[i].wanted_ns;
+    }
+    struct msghdr nothing = {0};
+    wrong |= tb_arrival_ns(&stamps, &nothing) != stamps.now_ns;
+    printf("stamps: %s\n", wrong ? "WRONG" : "right");
+    return !wrong;
+}
+
 int main(int argc, char **argv) {
     if (argc != 3) return 2;
     state = strtoull(argv[1], NULL, 10);
     unsigned steps = (unsigned)strtoul(argv[2], NULL, 10);
-    return fuzz_packets(steps) && fuzz_socket(steps / 100) ? 0 : 1;
+    return check_stamps() && fuzz_packets(steps) && fuzz_socket(steps / 100) ? 0 : 1;
 }
