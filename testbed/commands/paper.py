@@ -27,8 +27,8 @@ def add_parser(commands: Any) -> None:
         help="the published comparison, planned and measured",
         description="Plan and run the published schedules on nine-city, the 2×2 of multicast and aggregation, ring "
         "all-reduce, overlapped training, and the best schedules that the search finds; print published, planned and "
-        "measured side by side. Needs root, and about ten minutes. Exit code 1 if a measured "
-        "round time is more than 5 % off, or a lifetime more than 1 %.",
+        "measured side by side. Needs root, and about ten minutes, or twenty with --training. "
+        "Exit code 1 if a measured round time is more than 5 % off, or a lifetime more than 1 %.",
         epilog="example: sudo testbed paper --json > paper.json",
         formatter_class=HelpFormatter,
     )

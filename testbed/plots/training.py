@@ -10,6 +10,7 @@ from testbed.errors import TestbedError
 from testbed.paper.curves import Curve
 
 _AXES = (("rounds", "rounds"), ("seconds", "seconds"), ("gb", "GB on core links"))
+_LABELLED = "12346"  # first digits of ticks
 
 
 def check_plot(path: Path) -> None:
@@ -37,6 +38,8 @@ def plot_curves(curves: Sequence[Curve], path: Path) -> None:
             axis.set_xlabel(label)
             axis.grid(alpha=0.3)
             axis.set_yscale("log")
+            axis.yaxis.set_major_formatter(_plainly)
+            axis.yaxis.set_minor_formatter(_plainly)
         row[0].set_ylabel(f"{workload}: loss of the worst island")
     handles = {line.get_label(): line for axis in axes.flat for line in axis.get_lines()}
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4)
@@ -44,6 +47,11 @@ def plot_curves(curves: Sequence[Curve], path: Path) -> None:
         figure.savefig(path, dpi=120)
     except (OSError, ValueError) as error:
         raise TestbedError(f"--plot {path}: cannot be written: {error}") from None
+
+
+def _plainly(value: float, _position: int | None) -> str:
+    """A tick's label: 0.3, and not a power of ten."""
+    return f"{value:g}" if f"{value:e}"[0] in _LABELLED else ""
 
 
 def _draw(axis: Axes, curve: Curve, against: str, number: int) -> None:

@@ -98,13 +98,13 @@ def test_digests_agree_only_if_every_one_does() -> None:
     assert not agree(rounds, {"digests": [["a", "a"]] * 2, "parameters_digests": [["b", "c"]] * 2}, islands)
 
 
-def curve(method: str, *points: tuple[float, float, float], networked: bool = False) -> Curve:
+def curve(method: str, *points: tuple[float, float, float], steps_per_s: float = 5.0) -> Curve:
     """Points: seconds, loss of the worst island, GB."""
     given = [
-        {"rounds": number, "steps": 5 * at, "seconds": at, "worst_loss": loss, "gb": gb}
+        {"rounds": number, "steps": steps_per_s * at, "seconds": at, "worst_loss": loss, "gb": gb}
         for number, (at, loss, gb) in enumerate(points)
     ]
-    return Curve("digits", method, networked, given)
+    return Curve("digits", method, False, given)
 
 
 RING_CURVE = Curve(
@@ -126,7 +126,10 @@ def test_statements_say_what_contradicts_the_claim_as_well() -> None:
     triangles = curve("triangles, overlapped", (0, 2.3, 0), (4, 0.5, 60), (20, 0.3, 300))
     pairs = curve("pairs, overlapped", (0, 2.3, 0), (20, 0.9, 100))
     agreements = [Agreement("digits", "triangles, overlapped", 4, True, ""), Agreement("digits", "pairs", 4, False, "")]
-    told = statements([RING_CURVE, triangles, pairs], agreements, [method("triangles", 1271), method("pairs", 1999)])
+    synchronous = curve(SYNCHRONOUS, (0, 2.3, 0), (20, 0.6, 2000), steps_per_s=1.1)
+    told = statements(
+        [RING_CURVE, synchronous, triangles, pairs], agreements, [method("triangles", 1271), method("pairs", 1999)]
+    )
     said = "in the first 4 rounds, runs over the network"
     assert told == [
         f"digits: {line}"
@@ -134,14 +137,15 @@ def test_statements_say_what_contradicts_the_claim_as_well() -> None:
             f"{said} gave every island the plain process's parameters, bit for bit: triangles, overlapped",
             f"{said} DID NOT GIVE every island the plain process's parameters, bit for bit: pairs",
             f"trained over the network from end to end: {RING_METHOD}",
-            f"loss of the worst island after 20 s: triangles, overlapped 0.300; {RING_METHOD} 0.500; pairs, overlapped "
-            "0.900",
+            f"loss of the worst island after 20 s: triangles, overlapped 0.300; {RING_METHOD} 0.500; {SYNCHRONOUS} "
+            "0.600; pairs, overlapped 0.900",
             "schedules that are less stale by T·(A + 1/2) end with less loss: triangles, pairs",
+            f"{SYNCHRONOUS} does not reach the loss of 0.500 that ring all-reduce has after 20 s",
             "triangles, overlapped reaches the loss of 0.500 that ring all-reduce has after 20.0 s within 4.0 s, 5.0 "
             "times sooner, with 60 GB on core links in place of 540",
             "pairs, overlapped does not reach the loss of 0.500 that ring all-reduce has after 20 s",
-            "published is about 5 times the throughput; here overlapped islands do 5.0 times the steps, and the loss "
-            "where ring all-reduce ends is reached 5.0 to 5.0 times sooner: no less than published",
+            "published is about 5 times the throughput; here overlapped islands do 5.0 times the steps, and reach the "
+            "loss where ring all-reduce ends 5.0 to 5.0 times sooner: no less than published",
         )
     ]
 
@@ -160,6 +164,14 @@ def test_the_published_factor_is_judged_by_all_schedules(at_s: tuple[float, floa
         for policy, at in zip(("triangles", "pairs"), at_s, strict=True)
     ]
     assert statements([RING_CURVE, *curves], [], [])[-1].endswith(f"times sooner: {said}")
+
+
+def test_more_steps_that_bring_nothing_are_said() -> None:
+    told = statements([RING_CURVE, curve("pairs, overlapped", (0, 2.3, 0), (20, 0.9, 100), steps_per_s=5.8)], [], [])
+    assert told[-1] == (
+        "digits: published is about 5 times the throughput; here overlapped islands do 5.8 times the steps, and yet "
+        "none is sooner where ring all-reduce ends: more steps are not more learning"
+    )
 
 
 def test_an_order_that_is_not_the_planned_one_is_said() -> None:
