@@ -280,10 +280,11 @@ class Fleet:
         if script is None or not script.set_up or times == MAX_RESTARTS:
             self._hear_out(ended)
             raise RunFailed(f"{ended.name} ended in the middle of the run ({self._end_of(ended)}); see {self._log_dir}")
-        self._selector.unregister(ended.channel)
-        ended.channel.close()
         how = self._end_of(ended)
         fresh = self._start_again[ended]()
+        # Only now: whatever cannot be started again is still there to be stopped.
+        self._selector.unregister(ended.channel)
+        ended.channel.close()
         self._processes[self._processes.index(ended)] = fresh
         self._selector.register(fresh.channel, selectors.EVENT_READ, fresh)
         for request in list(script.requests):

@@ -103,6 +103,18 @@ def test_successor_that_dies_of_the_same_message_ends_the_run(fleet: Fleet) -> N
         ask(fleet, "arm", "armed", round=0, deadly="first")
 
 
+def test_process_that_cannot_be_started_again_ends_the_run_which_then_stops(fleet: Fleet) -> None:
+    def cannot() -> Process:
+        raise RunFailed("nobody is there to start it")
+
+    fleet.add(start(), start_again=cannot)
+    ask(fleet, "setup", "hello")
+    with pytest.raises(RunFailed, match="nobody is there"):
+        ask(fleet, "arm", "armed", round=0, deadly="first")
+    fleet.stop()
+    assert fleet.of("edge") == []
+
+
 def test_script_keeps_what_is_in_force_and_what_is_open() -> None:
     script = Script()
     for kind, fields in (("setup", {}), ("epoch", {"epoch": 0}), ("arm", {"round": 0}), ("probe_report", {"probe": 1})):
