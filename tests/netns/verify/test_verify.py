@@ -61,6 +61,14 @@ ODD = {
 }
 
 
+CALM_ATTEMPTS, MOST_ATTEMPTS = 3, 12
+
+
+def stolen_ticks() -> int:
+    """Processor time that a hypervisor has given to others so far."""
+    return int(Path("/proc/stat").read_text(encoding="ascii").split()[8])
+
+
 def test_other_physics_is_measured_right(tmp_path: Path) -> None:
     links = [
         {"source": name[0], "target": name[2], "one_way_delay_ms": 5, "rate_gbps": 100, **changes}
@@ -69,12 +77,19 @@ def test_other_physics_is_measured_right(tmp_path: Path) -> None:
     path = tmp_path / "odd.json"
     content = {"directed": False, "nodes": [{"id": name} for name in "abcdef"], "edges": links}
     path.write_text(json.dumps(content), encoding="utf-8")
-    # A sender that is held up, as by a hypervisor, cannot keep a short queue full: what is wrong must be so each time.
-    for _ in range(6):
+    # A machine whose hypervisor takes its processors away measures its own stalls, and a sender that is held up cannot
+    # keep a short queue full. But a direction that is wrong is wrong each time.
+    wrong: dict[str, list[str]] = {}
+    calm = 0
+    for attempt in range(MOST_ATTEMPTS):
+        stolen = stolen_ticks()
         document = call_testbed("verify", "--json", "--topology", str(path)).document
-        if document["ok"]:
+        found = {link["link"]: link["wrong"] for link in document["links"] if not link["ok"]}
+        wrong = found if attempt == 0 else {link: found[link] for link in wrong.keys() & found.keys()}
+        calm += stolen_ticks() == stolen
+        if not wrong or calm == CALM_ATTEMPTS:
             break
-    assert {link["link"]: link["wrong"] for link in document["links"] if not link["ok"]} == {}
+    assert wrong == {}
     by_name = {link["link"]: link for link in document["links"]}
     for name, changes in ODD.items():
         there = by_name[name.replace("-", ">")]
