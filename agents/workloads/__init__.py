@@ -37,7 +37,7 @@ def load_workload(name: str) -> Workload:
     except StopIteration:
         known = ", ".join(workload_names())
         raise ValueError(f"unknown workload {name!r}: there are {known}, or path/file.py:Name") from None
-    except ImportError as error:
+    except (ImportError, AttributeError) as error:
         raise ValueError(f"workload {name}: {error}") from error
     made: Workload = factory()
     return made

@@ -48,6 +48,14 @@ def test_a_workload_from_outside_is_an_entry_point(monkeypatch: pytest.MonkeyPat
     assert workload_names() == ["characters", "digits", "outside", "synthetic"]
 
 
+@pytest.mark.parametrize("value", ["agents.workloads.synthetic:Nothing", "agents.workloads.nowhere:Synthetic"])
+def test_an_entry_point_that_leads_nowhere_is_named_in_one_line(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    point = EntryPoint("outside", value, "testbed.workloads")
+    monkeypatch.setattr(agents.workloads, "entry_points", lambda group, name=None: [point])
+    with pytest.raises(ValueError, match=r"^workload outside: .*(Nothing|nowhere)"):
+        load_workload("outside")
+
+
 def test_digits_has_the_tensors_that_fit_the_reference_payload(digits: Setting) -> None:
     tensors = Digits().tensors(digits)
     assert value_count(tensors) == 405_610 < VALUES
