@@ -101,11 +101,12 @@ def link_loads(
     """Planned and measured loads of every direction in the rounds of `records`.
 
     `extra`: bytes beyond the planned streams, as unsummed_bytes has them. `allowed_bytes`: what may come on top, or be
-    missing; so may frames that links were asked to lose, to send twice or to alter, anywhere behind.
+    missing; so may frames that links were asked to lose, to send twice or to alter, anywhere behind, as far as links
+    count them.
     """
     loads = []
     impaired = sum(
-        getattr(record.after[direction], name) - getattr(record.before[direction], name)
+        (getattr(record.after[direction], name) or 0) - (getattr(record.before[direction], name) or 0)
         for record in records
         for direction in planned
         for name in _IMPAIRED

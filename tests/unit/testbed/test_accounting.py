@@ -92,6 +92,16 @@ def test_what_links_were_asked_to_do_to_frames_is_allowed_for_behind() -> None:
             assert behind.ok == ok, (impairment, asked)
 
 
+def test_what_a_kind_of_links_cannot_count_is_no_allowance() -> None:
+    unknown = replace(_counters(FRAMING.wire_bytes), corrupted=None, reordered=None)
+    short = replace(unknown, bytes_in=FRAMING.wire_bytes - 3 * FRAMING.full_frame_bytes)
+    before = replace(_counters(), corrupted=None, reordered=None)
+    for after, ok in ((unknown, True), (short, False)):
+        record = cast(RoundRecord, _Counted({("a", "b"): before}, {("a", "b"): after}))
+        [load] = link_loads({("a", "b"): 1}, {("a", "b"): 1}, {}, FRAMING, [record], {("a", "b"): 0})
+        assert load.ok is ok
+
+
 @dataclass(frozen=True)
 class _Counted:
     """A round of which only the links' counters are looked at."""
