@@ -54,7 +54,7 @@ def test_whole_nine_city_is_what_was_asked() -> None:
 
 ODD = {
     "a-b": {"rate_gbps": 0.1},
-    "b-c": {"queue_mb": 1.0},
+    "b-c": {"queue_mb": 5.0},
     "c-d": {"loss": 0.05},
     "d-e": {"jitter_ms": 3.0},
     "e-f": {"one_way_delay_ms": 0.0},
