@@ -1,11 +1,8 @@
 """Captures of runs with repair, on links that do everything to frames: they say exactly what others have counted."""
 
 import json
-import os
-import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -16,7 +13,7 @@ from testbed.analyze.captures import Captures, find_captures
 from testbed.analyze.results import Analysis
 from testbed.run.settings import REFERENCE_PAYLOAD_GB
 from tests.netns.capture.agreement import disagreements_with_agents, disagreements_with_links
-from tests.netns.testbed.background import WAIT_S, datagrams_at, processes_of, running
+from tests.netns.testbed.background import kill_when_reached, processes_of, running
 from tests.netns.testbed.command import TIMEOUT_S, run_json
 
 CHUNKS = 30
@@ -128,12 +125,7 @@ def test_what_a_killed_edge_held_is_lost_there_and_fetched(topology: Path, tmp_p
     with running(tmp_path / "run", *options_of(topology, rounds, chunks)) as run:
         run.wait_for("round 2/6")
         edge = processes_of(run, "aggregator.edge")[0]
-        before = datagrams_at(edge)
-        deadline = time.monotonic() + WAIT_S
-        while datagrams_at(edge) < before + CHUNKS:
-            assert time.monotonic() < deadline
-            time.sleep(0.002)
-        os.kill(edge, signal.SIGKILL)
+        kill_when_reached(edge, CHUNKS)
         code, summary = run.finish()
     assert code == 0, summary["warnings"]
     analysis = analysed(tmp_path / "run", rounds, chunks)

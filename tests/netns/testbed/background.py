@@ -1,6 +1,7 @@
 """Runs in the background, for tests that act on them."""
 
 import json
+import os
 import signal
 import subprocess
 import time
@@ -97,3 +98,13 @@ def datagrams_at(pid: int) -> int:
         line.split() for line in Path(f"/proc/{pid}/net/snmp").read_text().splitlines() if line.startswith("Udp:")
     )
     return int(counts[names.index("InDatagrams")])
+
+
+def kill_when_reached(pid: int, datagrams: int) -> None:
+    """Kill a process as soon as so many datagrams more have been delivered in its namespace."""
+    before = datagrams_at(pid)
+    deadline = time.monotonic() + WAIT_S
+    while datagrams_at(pid) < before + datagrams:
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+    os.kill(pid, signal.SIGKILL)

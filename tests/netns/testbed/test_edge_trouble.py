@@ -4,11 +4,9 @@ import csv
 import ctypes
 import os
 import shutil
-import signal
 import socket
 import struct
 import subprocess
-import time
 import zlib
 from collections import Counter
 from pathlib import Path
@@ -20,7 +18,7 @@ import pytest
 from aggregator.wire.packet import CONTRIBUTION_PORT, HEADER_BYTES, VALUE_BYTES, Header, Kind, write_packet
 from testbed.network import naming
 from testbed.topology.load import load_topology
-from tests.netns.testbed.background import WAIT_S, Running, datagrams_at, processes_of, running
+from tests.netns.testbed.background import Running, kill_when_reached, processes_of, running
 from tests.netns.testbed.command import run_json
 
 ROOT = Path(__file__).parents[3]
@@ -34,12 +32,7 @@ def test_killed_edge_loses_its_round_only(tmp_path: Path) -> None:
     with running(tmp_path / "run", "--rounds", "6") as run:
         run.wait_for("round 2/6")
         edge = processes_of(run, "aggregator.edge")[0]
-        before = datagrams_at(edge)
-        deadline = time.monotonic() + WAIT_S
-        while datagrams_at(edge) < before + 4 * CHUNKS:
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
-        os.kill(edge, signal.SIGKILL)
+        kill_when_reached(edge, 4 * CHUNKS)
         code, summary = run.finish()
     [restart] = run.events("restart")
     assert restart["how"] == "signal 9"

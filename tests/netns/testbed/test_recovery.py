@@ -1,16 +1,13 @@
 """Losses on all links, and what repair makes of them: whole runs on a small network with short rounds."""
 
 import json
-import os
-import signal
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from testbed.run.settings import REFERENCE_PAYLOAD_GB
-from tests.netns.testbed.background import WAIT_S, datagrams_at, processes_of, running
+from tests.netns.testbed.background import kill_when_reached, processes_of, running
 from tests.netns.testbed.command import Finished, run_json
 
 ISLANDS = "abcd"
@@ -121,12 +118,7 @@ def test_dead_edges_round_is_fetched_from_the_sources(topology: Path, tmp_path: 
     with running(tmp_path / "run", *options_of(topology, rounds), "--repair", "source") as run:
         run.wait_for("round 2/8")
         edge = processes_of(run, "aggregator.edge")[0]
-        before = datagrams_at(edge)
-        deadline = time.monotonic() + WAIT_S
-        while datagrams_at(edge) < before + CHUNKS:
-            assert time.monotonic() < deadline
-            time.sleep(0.002)
-        os.kill(edge, signal.SIGKILL)
+        kill_when_reached(edge, CHUNKS)
         code, summary = run.finish()
     assert code == 0, summary["warnings"]
     assert summary["edge_restarts"] == 1
