@@ -25,7 +25,7 @@ MOST_SEND_LATENESS_MS = 10.0
 MOST_RECEIVE_WAIT_MS = 10.0
 MOST_CPU_WAIT_MEAN_MS = 0.4
 
-_STEAL = 7  # among the figures of the line "cpu" in /proc/stat
+_STEAL = 8  # among the words of /proc/stat, whose first line begins with "cpu"
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class StrainGauge:
     def begin(self) -> None:
         """A round is about to start: what its preparation took does not make it late."""
         self._waits = self._read_waits()
-        self._stolen_ns = _read_stolen_ns()
+        self._stolen_ns = read_stolen_ns()
 
     def counters(self) -> Counters:
         """The links' counters. Raises RunFailed if the links have failed."""
@@ -100,7 +100,7 @@ class StrainGauge:
         for name, now in self._read_waits().items():
             first = self._waits.get(name, now)  # more than now if the process was started again
             waits[name] = Waits(max(now.waited_ns - first.waited_ns, 0), max(now.times - first.times, 0))
-        return strain_of(record, waits, self._scale, self._step_ns, _read_stolen_ns() - self._stolen_ns)
+        return strain_of(record, waits, self._scale, self._step_ns, read_stolen_ns() - self._stolen_ns)
 
     def _read_waits(self) -> dict[str, Waits]:
         """Of each process whose waiting makes a round late, the thread that has waited longest."""
@@ -115,10 +115,10 @@ class StrainGauge:
         return waits
 
 
-def _read_stolen_ns() -> int:
+def read_stolen_ns() -> int:
     """Processor time that a hypervisor has given to others since this machine started, of all processors."""
-    label, *ticks = Path("/proc/stat").read_text(encoding="ascii").splitlines()[0].split()
-    return int(ticks[_STEAL]) * 1_000_000_000 // os.sysconf("SC_CLK_TCK") if label == "cpu" else 0
+    ticks = Path("/proc/stat").read_text(encoding="ascii").split()[_STEAL]
+    return int(ticks) * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
 
 def strain_of(

@@ -16,6 +16,7 @@ import pytest
 from testbed.links.interface import Link
 from testbed.links.kinds import choose_link_kind
 from testbed.network.emulated import EmulatedNetwork, build_network, emulated_links
+from testbed.run.strain import read_stolen_ns
 from testbed.scale import Scale
 from testbed.topology.load import load_topology
 from testbed.verify.check import check_links, check_links_quickly
@@ -64,11 +65,6 @@ ODD = {
 CALM_ATTEMPTS, MOST_ATTEMPTS = 3, 12
 
 
-def stolen_ticks() -> int:
-    """Processor time that a hypervisor has given to others so far."""
-    return int(Path("/proc/stat").read_text(encoding="ascii").split()[8])
-
-
 def test_other_physics_is_measured_right(tmp_path: Path) -> None:
     links = [
         {"source": name[0], "target": name[2], "one_way_delay_ms": 5, "rate_gbps": 100, **changes}
@@ -82,11 +78,11 @@ def test_other_physics_is_measured_right(tmp_path: Path) -> None:
     wrong: dict[str, list[str]] = {}
     calm = 0
     for attempt in range(MOST_ATTEMPTS):
-        stolen = stolen_ticks()
+        stolen = read_stolen_ns()
         document = call_testbed("verify", "--json", "--topology", str(path)).document
         found = {link["link"]: link["wrong"] for link in document["links"] if not link["ok"]}
         wrong = found if attempt == 0 else {link: found[link] for link in wrong.keys() & found.keys()}
-        calm += stolen_ticks() == stolen
+        calm += read_stolen_ns() == stolen
         if not wrong or calm == CALM_ATTEMPTS:
             break
     assert wrong == {}
