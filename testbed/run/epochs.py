@@ -168,6 +168,7 @@ class Epochs:
             clock = now
 
         self.introductions += 1
+        moves_before = self._moves
         trees = epoch.distinct_trees()
         self._start_up.network.add_host_addresses(tree.address for tree in trees)
         self._plane.install(trees)
@@ -176,7 +177,10 @@ class Epochs:
         note("joins")
         self._plane.confirm(trees, CONFIRM_TIMEOUT_S * scale.time_dilation)
         note("trees as planned")
-        paths = probe_trees(self._fleet, epoch, self._in_force(), scale, self._probes)
+        # Links that fail meanwhile make this epoch one that is not waited for.
+        paths = probe_trees(
+            self._fleet, epoch, self._in_force(), scale, self._probes, lambda: self._moves != moves_before
+        )
         if not paths:
             raise RunFailed("no island sends anything in this schedule")
         note("probes")
