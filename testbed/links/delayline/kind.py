@@ -4,6 +4,7 @@ import os
 import socket
 from collections.abc import Mapping, Sequence
 
+from testbed.links.awake import Awake
 from testbed.links.checks import wrong_link
 from testbed.links.delayline.control import PROGRAM, Control
 from testbed.links.delayline.messages import parse_counters, parse_direction, settings
@@ -53,16 +54,17 @@ class DelayLine:
         refusal = self.refusal(links)
         if refusal:
             raise LinkError(refusal)
-        control = Control(run_id)
+        control, awake = Control(run_id), Awake()
         try:
             _make_interfaces(links, namespaces, control.pid)
             generous = rings_can_be_generous(links)
             for index, link in enumerate(links):
                 _open(control, index, link, generous)
-            running = RunningDelayLine(links, control)
+            running = RunningDelayLine(links, control, awake)
             running.start()
         except BaseException:
             control.stop()
+            awake.close()
             raise
         return running
 
@@ -70,9 +72,10 @@ class DelayLine:
 class RunningDelayLine:
     """Links in operation; see `RunningLinks`."""
 
-    def __init__(self, links: Sequence[Link], control: Control) -> None:
+    def __init__(self, links: Sequence[Link], control: Control, awake: Awake) -> None:
         self.warnings: Sequence[str] = ()
         self._control = control
+        self._awake = awake
         self._links = {frozenset((link.a.node, link.b.node)): index for index, link in enumerate(links)}
         # In the order of the program's numbers: link n has direction 2n, from a to b, and 2n + 1.
         self._asked = {
@@ -127,6 +130,7 @@ class RunningDelayLine:
     def close(self) -> None:
         """End the emulation and remove its interfaces. Safe to call twice."""
         self._control.stop()
+        self._awake.close()
 
     def _set(self, ends: tuple[str, str], asked: Mapping[str, int | float]) -> None:
         index = list(self._asked).index(ends)

@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from testbed.links.awake import Awake
 from testbed.links.checks import wrong_link
 from testbed.links.interface import Direction, DirectionCounters, Link, LinkError
 from testbed.links.netem.line import PORT_GROUP, Line, PortTraffic, port_indices, port_traffic, set_ports_up
@@ -48,13 +49,14 @@ class Netem:
         refusal = self.refusal(links)
         if refusal:
             raise LinkError(refusal)
-        line = Line()
+        line, awake = Line(), Awake()
         try:
             _make_interfaces(links, namespaces, line.pid)
-            running = RunningNetem(links, line)
+            running = RunningNetem(links, line, awake)
             running.start()
         except BaseException:
             line.close()
+            awake.close()
             raise
         return running
 
@@ -77,9 +79,10 @@ class _Way:
 class RunningNetem:
     """Links in operation; see `RunningLinks`."""
 
-    def __init__(self, links: Sequence[Link], line: Line) -> None:
+    def __init__(self, links: Sequence[Link], line: Line, awake: Awake) -> None:
         self.warnings: Sequence[str] = ()
         self._line = line
+        self._awake = awake
         self._ways: dict[Ends, _Way] = {}
         self._down: set[frozenset[str]] = set()
         indices = line.act(port_indices)
@@ -165,6 +168,7 @@ class RunningNetem:
     def close(self) -> None:
         """End the emulation and remove its interfaces. Safe to call twice."""
         self._line.close()
+        self._awake.close()
 
     def _counters(
         self, ends: Ends, way: _Way, policer: Statistics, netem: Statistics, traffic: PortTraffic

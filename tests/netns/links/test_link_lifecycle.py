@@ -11,6 +11,7 @@ import pytest
 from conftest import Bench
 from link_probes import direction, link, until
 
+from testbed.links.awake import DEVICE
 from testbed.links.interface import LinkError
 
 ROOT = Path(__file__).parents[3]
@@ -28,6 +29,24 @@ def test_close_leaves_nothing_and_can_be_repeated(bench: Bench) -> None:
     assert set(os.listdir("/sys/class/net")) == here
     with pytest.raises(LinkError, match="closed"):
         running.counters()
+
+
+def test_idle_processors_stay_ready_while_links_run(bench: Bench) -> None:
+    if not DEVICE.exists():
+        pytest.skip(f"this kernel has no {DEVICE}: idle processors are not managed")
+
+    def allowed_us() -> int:
+        return int.from_bytes(DEVICE.read_bytes(), sys.byteorder, signed=True)
+
+    before_us = allowed_us()
+    running = bench.build(link("a", "b", direction(1.0)))
+    assert allowed_us() == 0
+    running.close()
+    assert allowed_us() == before_us
+    bench.node("b").run("ip", "link", "add", "to-a", "type", "veth", "peer", "name", "other")
+    with pytest.raises(LinkError, match="File exists"):
+        bench.build(link("a", "b", direction(1.0)))
+    assert allowed_us() == before_us
 
 
 def test_interfaces_never_appear_where_the_caller_lives(bench: Bench) -> None:
