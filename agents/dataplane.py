@@ -33,7 +33,7 @@ from aggregator.wire.control import Channel, Message, process_main
 from aggregator.wire.realtime import become_realtime
 from aggregator.wire.tag import parse_key
 
-PRIORITY = 4
+PRIORITY = 5
 PACER_PRIORITY = 40
 
 

@@ -9,10 +9,9 @@
 #include <time.h>
 #include <unistd.h>
 
-/* How often to look at the rings while frames pass: no later than a frame can be due, and within these bounds. A
- * direction with less delay than the lower one is eager: its arrivals wake the worker. */
-#define LOOK_AT_LEAST_EVERY_NS (400 * NS_PER_US)
-#define LOOK_AT_MOST_EVERY_NS (100 * NS_PER_US)
+/* How often to look at the rings while frames pass. A direction whose frames can be due sooner is eager: its arrivals
+ * wake the worker. */
+#define LOOK_EVERY_NS (400 * NS_PER_US)
 /* A wake-up costs as much as sending two frames. Where they follow each other closely, on average, wait a little
  * longer than asked, and serve several frames at once. */
 #define CROWDED_NS (150 * NS_PER_US)
@@ -63,7 +62,7 @@ bool worker_add(struct worker *worker, struct direction *direction)
 
 bool worker_watch(struct worker *worker, const struct direction *direction)
 {
-    return watch(worker->eager, direction->in->fd, direction_least_delay_ns(direction) < LOOK_AT_MOST_EVERY_NS);
+    return watch(worker->eager, direction->in->fd, direction_least_delay_ns(direction) < LOOK_EVERY_NS);
 }
 
 static void sleep_until(int64_t wake_ns)
@@ -110,16 +109,11 @@ static void *serve(void *argument)
         stamp_clock_sample(&worker->clock);
         stamp_clock_begin_pass(&worker->clock);
         int64_t now_ns = worker->clock.now_ns, due_ns = INT64_MAX;
-        int64_t look_every_ns = LOOK_AT_LEAST_EVERY_NS;
         bool any_eager = false;
         for (size_t i = 0; i < worker->count; i++) {
             if (direction_receive(worker->directions[i], &worker->clock))
                 active_ns = now_ns;
-            int64_t least_ns = direction_least_delay_ns(worker->directions[i]);
-            if (least_ns < LOOK_AT_MOST_EVERY_NS)
-                any_eager = true;
-            else if (least_ns < look_every_ns)
-                look_every_ns = least_ns;
+            any_eager = any_eager || direction_least_delay_ns(worker->directions[i]) < LOOK_EVERY_NS;
         }
         for (size_t i = 0; i < worker->count; i++) {
             int64_t next_ns = direction_release(worker->directions[i]);
@@ -130,8 +124,8 @@ static void *serve(void *argument)
         before_ns = now_ns;
         if (due_ns != INT64_MAX && interval_ns < CROWDED_NS)
             wake_ns += CROWDED_SLACK_NS;
-        if (wake_ns > now_ns + look_every_ns)
-            wake_ns = now_ns + look_every_ns;
+        if (wake_ns > now_ns + LOOK_EVERY_NS)
+            wake_ns = now_ns + LOOK_EVERY_NS;
         if (due_ns == INT64_MAX && now_ns - active_ns > QUIET_NS)
             wait_until(worker->any, INT64_MAX);
         else if (any_eager)
