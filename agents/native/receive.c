@@ -25,7 +25,8 @@ static bool trusts(const struct tb_host *host, const struct tb_header *header, u
     if (sender == host->edge_address)
         return header->job == host->job && header->shard == host->shard &&
                (header->kind == RESULT || header->kind == CONTRIBUTION || header->kind == HEARTBEAT || header->kind == GONE);
-    if (header->kind != CONTRIBUTION || header->flags != FLAG_RETRANSMITTED) return false;
+    /* A stream is the edge's: one in a peer's packet would move the watch over what the edge has sent. */
+    if (header->kind != CONTRIBUTION || header->flags != FLAG_RETRANSMITTED || header->stream) return false;
     for (uint32_t i = 0; i < host->peer_count; i++)
         if (host->peers[i].address == sender) return host->peers[i].island == header->source;
     return false;

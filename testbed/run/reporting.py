@@ -81,7 +81,9 @@ def report_round(
             f"{scale.undilated_ms(worst.duration_ns):.0f} ms"
         )
     if strain.reasons:
-        verdict += f"; NOT TRUSTWORTHY: {'; '.join(strain.reasons)}"
+        first, *others = strain.reasons
+        more = f" (and {len(others)} more, in rounds.csv)" if others else ""
+        verdict += f"; NOT TRUSTWORTHY: {first}{more}"
     console.print(
         f"round {record.number + 1:>{len(str(rounds))}}/{rounds}: "
         f"{scale.undilated_ms(record.completion_ns):.1f} ms of {scale.undilated_ms(record.planned_ns):.1f} "

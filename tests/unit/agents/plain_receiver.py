@@ -103,7 +103,7 @@ class PlainReceiver:
         if sender == self._edge_address:
             ours = (header.job, header.shard) == (self._shard.job, self._shard.number)
             return ours and header.kind in _FROM_EDGE
-        fetched = header.kind is Kind.CONTRIBUTION and header.flags == FLAG_RETRANSMITTED
+        fetched = header.kind is Kind.CONTRIBUTION and header.flags == FLAG_RETRANSMITTED and not header.stream
         return fetched and self._peers.get(sender) == header.source
 
     def _merge(self, header: Header, payload: bytes) -> bool:

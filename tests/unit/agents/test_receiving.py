@@ -208,8 +208,9 @@ def test_only_the_edge_and_who_is_fetched_from_are_listened_to(rig: Rig) -> None
     assert not rig.take(replace(fetched, source=2, bitmap=1 << 2), 1 << 2, PEER)  # in the name of another island
     assert not rig.take(make_result(0, EXPECTED), EXPECTED, STRANGER)
     assert not rig.take(fetched, 1 << 3, STRANGER)
+    assert not rig.take(replace(fetched, stream=7), 1 << 3, PEER)  # streams are the edge's
     assert rig.take(fetched, 1 << 3, PEER)
-    assert rig.counts() == Counts(fetched=1, repaired=1, refused=5)
+    assert rig.counts() == Counts(fetched=1, repaired=1, refused=6)
 
 
 def test_results_of_earlier_rounds_are_late(rig: Rig) -> None:
