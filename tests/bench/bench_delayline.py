@@ -246,6 +246,8 @@ PARTS = {
 }
 
 if __name__ == "__main__":
+    if unknown := set(sys.argv[1:]) - set(PARTS):
+        sys.exit(f"no part {', '.join(sorted(unknown))}: there are {', '.join(PARTS)}")
     os.nice(-15)  # what else runs on this machine is not to be measured
     for part in sys.argv[1:] or PARTS:
         PARTS[part]()
