@@ -33,7 +33,7 @@ from aggregator.wire.control import Channel, Message, process_main
 from aggregator.wire.realtime import become_realtime
 from aggregator.wire.tag import parse_key
 
-PRIORITY = 5
+PRIORITY = 5  # an edge's: they take turns, so that neither starves the other on few processors
 PACER_PRIORITY = 40
 
 
