@@ -33,7 +33,6 @@ from aggregator.wire.control import Channel, Message, process_main
 from aggregator.wire.realtime import become_realtime
 from aggregator.wire.tag import parse_key
 
-PRIORITY = 5  # an edge's: they take turns, so that neither starves the other on few processors
 PACER_PRIORITY = 40
 
 
@@ -109,7 +108,7 @@ class DataPlane:
         self._round: _Round | None = None
         self._gather_began_ns = 0
         self._overflows = 0
-        self.realtime = become_realtime(PRIORITY) and self._lines[address].pacer.realtime
+        self.realtime = become_realtime() and self._lines[address].pacer.realtime
 
     def close(self) -> None:
         for line in self._lines.values():

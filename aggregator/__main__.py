@@ -6,7 +6,7 @@ import json
 import sys
 
 from aggregator.deadlines import DEADLINE_POLICIES
-from aggregator.edge import PRIORITY, EdgeSetup
+from aggregator.edge import EdgeSetup
 from aggregator.engine import EngineError
 from aggregator.engines import default_engine
 from aggregator.standalone import Standalone
@@ -110,7 +110,7 @@ def main() -> int:
     try:
         flows = [(group, source) for group, source, _ in options.flow]
         standalone = Standalone(setup, flows, options.deadline_ms, options.first_round)
-        realtime = become_realtime(PRIORITY)
+        realtime = become_realtime()
         print(
             f"engine {options.engine}, {len(flows)} flows, {options.slots} slots"
             + ("" if realtime else "; without real-time priority, which is not allowed here"),

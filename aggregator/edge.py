@@ -29,7 +29,6 @@ from aggregator.wire.buffers import overflows, receive_buffer_bytes
 from aggregator.wire.realtime import become_realtime
 from aggregator.wire.tag import parse_key
 
-PRIORITY = 5
 _ROUNDS_REMEMBERED = 4
 _IDLE_MS = 1000.0
 _BYPASSED = frozenset(int(verdict) for verdict in BYPASSED)
@@ -337,7 +336,7 @@ def _serve(channel: control.Channel) -> None:
         return
     edge = Edge(parse_setup(setup))
     buffer_bytes = receive_buffer_bytes(edge.socket)
-    channel.send("hello", pid=os.getpid(), realtime=become_realtime(PRIORITY), receive_buffer_bytes=buffer_bytes)
+    channel.send("hello", pid=os.getpid(), realtime=become_realtime(), receive_buffer_bytes=buffer_bytes)
     run(edge, channel)
 
 

@@ -1,5 +1,6 @@
 """Proof before traffic: every tree carries a probe to each of its receivers, in the planned time."""
 
+import itertools
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ LEAST_PROBES = 3  # the first may be late for look-ups and cold caches
 # A busy machine holds frames up for seconds at times: what is wrong only while it lasts is not the links'.
 PATIENCE_S = 10.0  # undilated
 GAP_S = 0.02  # undilated; between the first ones, and on top of the longest way
-LONGEST_GAP_S = 0.5
+LONGEST_GAP_S = 0.5  # undilated
 # A probe's one-way time may differ from the planned delay by this: the machine's own lateness, not the links'.
 TOLERANCE_MS = 2.0
 TOLERANCE_SHARE = 0.05
@@ -61,13 +62,12 @@ def probe_trees(
     timeout_s = ANSWER_TIMEOUT_S * scale.time_dilation
     paths: list[ProbedPath] = []
     sent: list[int] = []
-    probes, gap_s = 0, GAP_S
+    gap_s = GAP_S
     deadline = time.monotonic() + PATIENCE_S * scale.time_dilation
-    while True:
+    for probes in itertools.count(1):
         sent.append(next(numbers))
         to_send = {process: {"epoch": epoch.number, "probe": sent[-1]} for process in fleet.of("dataplane")}
         fleet.ask(to_send, "probe", "probed", timeout_s)
-        probes += 1
         if probes < LEAST_PROBES:
             fleet.wait(GAP_S * scale.time_dilation)
             continue

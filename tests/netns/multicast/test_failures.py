@@ -109,6 +109,7 @@ def test_traffic_returns_and_later_rounds_are_whole(plane: str, longest_ms: floa
     whole = [all(report["delivered"] == report["expected"] for report in event["done"].values()) for event in rounds]
     assert all(whole[:struck])
     assert not whole[struck]
+    assert len(whole) == 12
     assert all(whole[struck + 2 :])  # the link comes back in round 7 or later, and costs nothing
     assert all(event["digests_equal"] for event in rounds[struck + 2 :])
     assert summary["exact"] is True
