@@ -95,14 +95,17 @@ def rounds_of(run_dir: Path) -> list[dict[str, Any]]:
     return [event for event in events_of(run_dir) if event["event"] == "round"]
 
 
-# Never less than what is in flight on the link (40 ms); how much more is up to the plane, and to this machine.
+# Never less than what is in flight on the link (40 ms); how much more is up to the plane, and to this machine: dilated,
+# since one that is busy takes longer than these bounds to come to it.
 @pytest.mark.parametrize(("plane", "longest_ms"), [("direct", 150), pytest.param("pim", 450, marks=NEEDS_FRR)])
 def test_traffic_returns_and_later_rounds_are_whole(plane: str, longest_ms: float, tmp_path: Path) -> None:
     before = leftovers()
     switch = LinkSwitch([(1, [("nyc", "lon")]), (7, [])])
     # A policy that was to follow anyway is planned again as well, or it would send over the link that is down.
     follows = (PolicyChange("triangles", round=5),)
-    summary = run_with(switch, tmp_path / "run", multicast=plane, rounds=12, policy_schedule=follows)
+    summary = run_with(
+        switch, tmp_path / "run", multicast=plane, rounds=12, policy_schedule=follows, scale=Scale(time_dilation=3.0)
+    )
     rounds = rounds_of(tmp_path / "run")
     struck = switch.rounds[0]
     need_failure_under_way(summary, rounds[struck], before=4)
@@ -123,7 +126,9 @@ def test_traffic_returns_and_later_rounds_are_whole(plane: str, longest_ms: floa
     hurt = {(outage["source"], outage["receiver"]) for outage in outages}
     across = {(a, b) for left, right in (ATLANTIC, ATLANTIC[::-1]) for a in left for b in right}
     assert across <= hurt
-    assert all(0 < outage["outage_ms"] <= longest_ms for outage in outages)
+    durations_ms = [outage["outage_ms"] for outage in outages]
+    assert min(durations_ms) > 0
+    assert max(durations_ms) <= longest_ms
     lost = sum(outage["missing_chunks"] for outage in summary["outages"])
     assert lost == summary["contributions"]["lost"] > 0
     assert leftovers() == before
